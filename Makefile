@@ -18,7 +18,10 @@ ROCKETMQ := .venv-rocketmq
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
 
 EXTENSION := native/tickwheel_native/_native.abi3.so
-NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py)
+NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py native/extension.py)
+# HTTP/2 by nghttp2 is built where the library is: TICKWHEEL_NGHTTP2=require ends the build where it is not, "off" leaves it out.
+HTTP2 := gateway/tickwheel_gateway/_http2.abi3.so
+HTTP2_SOURCES := $(wildcard gateway/native/*.c gateway/native/*.h gateway/native/build.py native/extension.py)
 
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
@@ -35,7 +38,7 @@ HOURS ?= 6
 
 .PHONY: help
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York departures (DEMO_ARGS="--web", --year)
@@ -63,18 +66,19 @@ soak: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.dat
 	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
-# looked for: the interpreter itself holds memory until the end, and the C code never allocates.
+# looked for: the interpreter itself holds memory until the end. The fuzz target of HTTP/2, which allocates, looks for them.
 .PHONY: sanitize
 sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under ASan and UBSan
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	tar --exclude='*.so' --exclude='*.o' --exclude=_native.c --exclude=__pycache__ -c native | tar -x -C $(SANITIZED)
-	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py
+	tar --exclude='*.so' --exclude='*.o' --exclude=_http2.c --exclude=__pycache__ -c gateway | tar -x -C $(SANITIZED)
+	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python gateway/native/build.py
 	libraries="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)"; \
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
-	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native $(BIN)/python -c \
+	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native:$(SANITIZED)/gateway $(BIN)/python -c \
 	    'import tickwheel_native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native . bench broker cli gateway push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/model) $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/unit/gateway/transport tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
@@ -90,6 +94,11 @@ build/kafka/.fetched: tests/cluster/pom.xml
 	@mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/build/kafka/libs
 	@touch $@
 
+# The jars of a whole RocketMQ, for those tests and benchmarks that compare it with the gateway.
+.PHONY: rocketmq-server
+rocketmq-server: $(VENV)/.installed ## Fetch RocketMQ itself with Maven (90 MB), to compare the gateway with
+	$(BIN)/python -m tickwheel_bench.rocketmq.their_server
+
 # Schemathesis wants other versions of what the tests use, so it lives by itself.
 .PHONY: contract
 contract: $(VENV)/.dev $(VENV)/.compiled $(CONTRACT)/.created ## Compare the HTTP API with its OpenAPI document (CONTRACT_ARGS="--examples 50")
@@ -104,7 +113,7 @@ $(CONTRACT)/.created:
 # RocketMQ's client for Python has other versions of what the gateway uses, so it lives by itself, too.
 .PHONY: rocketmq
 rocketmq: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try RocketMQ's own client for Python with the gateway
-	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_python_client.py $(TEST_ARGS)
+	TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_python_client.py tests/interop/rocketmq/test_kills.py $(TEST_ARGS)
 
 $(ROCKETMQ)/.created:
 	@echo "Making a virtual environment in $(ROCKETMQ)."
@@ -115,8 +124,13 @@ $(ROCKETMQ)/.created:
 # Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are
 # skipped, and pytest says which.
 .PHONY: interop
-interop: $(VENV)/.dev $(VENV)/.compiled ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Node.js, Go, Java)
-	TICKWHEEL_INTEROP=1 $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+interop: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try generated clients of the HTTP API (Go, TypeScript), and RocketMQ's own of the gateway (Python, Node.js, Go, Java)
+	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop $(TEST_ARGS)
+
+# With TICKWHEEL_RECORD=1 what the client for Python sees of RocketMQ is written down, for `make rocketmq`.
+.PHONY: rocketmq-diff
+rocketmq-diff: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Compare what RocketMQ's clients see of the gateway and of RocketMQ itself (Java, Maven)
+	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_differential.py $(TEST_ARGS)
 
 .PHONY: vendor
 vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)
@@ -138,6 +152,7 @@ endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose m
 clean: ## Remove everything that make created, .venv included
 	rm -rf $(VENV) $(CONTRACT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f native/tickwheel_native/_native.c native/tickwheel_native/*.so native/*.o native/tickwheel_native/*.o
+	rm -f gateway/tickwheel_gateway/_http2.c gateway/tickwheel_gateway/*.so gateway/native/*.o gateway/tickwheel_gateway/*.o
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -157,11 +172,18 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 # Installing compiles too, but only a change of pyproject.toml installs again; this follows the C sources.
-$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES)
+$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES) $(HTTP2_SOURCES)
 	@for source in $(NATIVE_SOURCES); do \
 	    if [[ $$source -nt $(EXTENSION) ]]; then \
 	        echo "Compiling the C code."; \
 	        $(BIN)/python native/build.py >/dev/null; \
+	        break; \
+	    fi; \
+	done
+	@for source in $(HTTP2_SOURCES); do \
+	    if [[ $$source -nt $(HTTP2) ]]; then \
+	        echo "Compiling the C code of the gateway."; \
+	        $(BIN)/python gateway/native/build.py | { grep "^The gateway" || true; }; \
 	        break; \
 	    fi; \
 	done

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 HERE: Final = ROOT / "fuzz"
 BUILD: Final = ROOT / "build" / "fuzz"
+GATEWAY: Final = ROOT / "gateway" / "native"
+HTTP2: Final = "http2"
+"""The one target that needs a library: nghttp2."""
 TARGETS: Final = sorted(path.stem.removeprefix("target_") for path in HERE.glob("target_*.c"))
 SANITIZERS: Final = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 FLAGS: Final = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fno-omit-frame-pointer"]
@@ -31,7 +35,8 @@ ENVIRONMENT: Final = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_
 
 def native_sources() -> list[Path]:
     """The C code that is fuzzed."""
-    return sorted(path for path in (ROOT / "native").glob("*.c") if path.name not in LEFT_OUT)
+    found = [*(ROOT / "native").glob("*.c"), *(ROOT / "gateway" / "native" / "wire").glob("*.c")]
+    return sorted(path for path in found if path.name not in LEFT_OUT)
 
 
 def sources() -> list[Path]:
@@ -48,6 +53,12 @@ def why_not() -> str:
     return "" if Path(found.stdout.strip()).is_absolute() else f"clang has no {name}"
 
 
+def targets() -> list[str]:
+    """Those that can be built here."""
+    has_nghttp2 = runpy.run_path(str(GATEWAY / "build.py"))["is_there"]()
+    return [target for target in TARGETS if target != HTTP2 or has_nghttp2]
+
+
 def build(compiler: list[str], output: Path, *, more: list[Path], link: list[str]) -> None:
     """Compiles what all targets share once, then each target."""
     objects_folder = output / "objects"
@@ -56,9 +67,11 @@ def build(compiler: list[str], output: Path, *, more: list[Path], link: list[str
     for source in [*sources(), *more]:
         objects.append(objects_folder / f"{source.stem}.o")
         subprocess.run([*compiler, *FLAGS, "-c", str(source), "-o", str(objects[-1])], check=True)
-    for target in TARGETS:
-        program = [str(HERE / f"target_{target}.c"), *map(str, objects), "-o", str(output / target)]
-        subprocess.run([*compiler, *link, *FLAGS, *program], check=True)
+    for target in targets():
+        program = [str(HERE / f"target_{target}.c"), *map(str, objects)]
+        if target == HTTP2:
+            program += [*map(str, sorted(GATEWAY.glob("*.c"))), "-lnghttp2"]
+        subprocess.run([*compiler, *link, *FLAGS, *program, "-o", str(output / target)], check=True)
 
 
 def unpack(target: str, folder: Path) -> list[Path]:
@@ -120,7 +133,7 @@ def keep(target: str) -> None:
 def main() -> int:
     """Returns an exit code: 1 when something was found."""
     parser = argparse.ArgumentParser(description="Fuzz the C code.")
-    parser.add_argument("targets", nargs="*", default=TARGETS, help="default: all of them")
+    parser.add_argument("targets", nargs="*", default=targets(), help="default: all of them")
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--keep", action="store_true", help="merge what was found into the corpus")
     arguments = parser.parse_args()

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tickwheel_bench import machine
 from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
 from tickwheel_bench.load import lateness, overload, push, shaping, throughput
+from tickwheel_bench.rocketmq import comparison
+from tickwheel_bench.rocketmq import idle as rocketmq_idle
 from tickwheel_bench.spark import archive, bulk, reading
 from tickwheel_bench.storage import purge, query, storage, takeover
 from tickwheel_bench.web import dashboard, http
@@ -77,6 +80,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "over HTTP: targets 2,000 single sends/s at p99 < 20 ms, 100,000/s by batches, nothing 1 ms later",
         http.http,
     ),
+    "rocketmq-idle": (
+        "5,000 clients of RocketMQ that wait: targets < 30 % of a core, < 300 MiB in the gateway",
+        rocketmq_idle.idle,
+    ),
     "dashboard": (
         "1,000,000 messages, 200 topics, 1,000 schedules: targets < 200 ms a page, ten tabs < 1 ms later",
         dashboard.dashboard,
@@ -88,6 +95,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "cluster-of-three": (
         "the same with three Kafka brokers: targets 350,000, 7,000, 550,000/s; one is lost: < 5 s",
         lost_broker.cluster_of_three,
+    ),
+    "rocketmq": (
+        "RocketMQ's clients with the gateway, and with RocketMQ beside it: targets 60 µs a send, 60 a delivery",
+        comparison.rocketmq,
     ),
     "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
 }
@@ -101,34 +112,63 @@ def _listing() -> str:
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
 @click.option("--smoke", is_flag=True, help=f"{SMOKE_SCALE:.0%} of the size: does everything work?")
 @click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(comparison.FIGURES)),
+    help="Of rocketmq: this figure. May be given several times.",
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    type=click.Choice(comparison.SERVERS),
+    help="Of rocketmq: this server. May be given several times.",
+)
+@click.option(
     "--directory", type=click.Path(path_type=Path), help="Where data goes [default: a temporary directory]."
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("bench/results"), help="Where the JSON file goes."
 )
-def bench(names: tuple[str, ...], smoke: bool, directory: Path | None, out: Path) -> int:
-    """Runs the named benchmarks, or all."""
+def bench(
+    names: tuple[str, ...],
+    smoke: bool,
+    only: tuple[str, ...],
+    servers: tuple[str, ...],
+    directory: Path | None,
+    out: Path,
+) -> int:
+    """Runs the named benchmarks, or all. Ends with 1 if a figure could not be measured."""
+    if (only or servers) and names != ("rocketmq",):
+        raise click.UsageError("--only and --server are for rocketmq alone")
+    chosen = {name: BENCHMARKS[name] for name in names or BENCHMARKS}
+    if only or servers:
+        chosen = {
+            "rocketmq": (BENCHMARKS["rocketmq"][0], partial(comparison.rocketmq, only=only, servers=servers))
+        }
     place = Path(tempfile.mkdtemp(prefix="tickwheel-bench-", dir=directory))
     try:
-        report = _run(names or tuple(BENCHMARKS), SMOKE_SCALE if smoke else 1.0, place)
+        report = _run(chosen, SMOKE_SCALE if smoke else 1.0, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{'-smoke' if smoke else ''}.json"
     path.write_text(json.dumps(report, indent=2) + "\n")
     click.echo(f"written to {path}")
-    return 0
+    failed = [each for figures in report["results"].values() for each in figures.get("failed", ())]
+    for line in failed:
+        click.echo(f"failed: {line}", err=True)
+    return 1 if failed else 0
 
 
-def _run(names: tuple[str, ...], scale: float, place: Path) -> dict[str, Any]:
+def _run(chosen: dict[str, tuple[str, Benchmark]], scale: float, place: Path) -> dict[str, Any]:
     report: dict[str, Any] = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "scale": scale,
         "machine": machine.describe(place),
         "results": {},
     }
-    for name in names:
-        text, benchmark = BENCHMARKS[name]
+    for name, (text, benchmark) in chosen.items():
         click.echo(f"{name}: {text}")
         directory = place / name / "data"
         directory.mkdir(parents=True)

@@ -22,8 +22,8 @@ def describe(directory: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "crc32c_in_hardware": bool(lib.tw_crc32c_is_hardware()),
         "load_before": os.getloadavg()[0],
-        "fdatasync_4k_ms_median": _fdatasync_ms(directory, 4096),
-        "fdatasync_64k_ms_median": _fdatasync_ms(directory, 65536),
+        "fdatasync_4k_ms_median": fdatasync_ms(directory, 4096),
+        "fdatasync_64k_ms_median": fdatasync_ms(directory, 65536),
         "commit": _commit(),
     }
 
@@ -35,7 +35,8 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _fdatasync_ms(directory: Path, size: int, rounds: int = 200) -> float:
+def fdatasync_ms(directory: Path, size: int, rounds: int = 200) -> float:
+    """The median of one after so many bytes, in a file that has its space."""
     path = directory / "fdatasync.probe"
     times = []
     fd = os.open(path, os.O_RDWR | os.O_CREAT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,13 +20,18 @@ back."""
 
 _given: set[int] = set()
 
+# Its input is a pipe from us, and closes with us.
+_GUARD: Final = 'cat; kill -s KILL "$1"'
 
-def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
+
+def wait_until(
+    condition: Callable[[], bool], report: Callable[[], str], patience_s: float = PATIENCE_S
+) -> None:
     """Asks again until it is so. Fails when that takes too long, and says what ``report`` says."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"this took longer than {PATIENCE_S:.0f} s; {report()}")
+            raise AssertionError(f"this took longer than {patience_s:.0f} s; {report()}")
         time.sleep(0.02)
 
 
@@ -39,6 +45,17 @@ def free_port() -> int:
             _given.add(port)
             return port
     raise AssertionError("there is no free port")
+
+
+def guard(pid: int) -> subprocess.Popen[bytes]:
+    """Ends a process that we have started when ours ends, however that comes. To be killed before the process is gone
+    and its number is another's."""
+    return subprocess.Popen(
+        ["sh", "-c", _GUARD, "sh", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def children_of(parent: int) -> list[int]:

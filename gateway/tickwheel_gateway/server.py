@@ -1,23 +1,16 @@
-"""`tickwheel gateway`: its parts put together, the signals that end it, and who watches."""
+"""`tickwheel gateway`: a process that serves, of its parts put together."""
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
 import ssl
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
 
-import anyio
 import trio
-from anyio.abc import SocketAttribute
 
 from tickwheel import Client
-from tickwheel.sharing.listener import Listener
 from tickwheel_gateway.calls.deciding import Deciding
 from tickwheel_gateway.calls.presence import Presence
 from tickwheel_gateway.calls.recalling import Recalling
@@ -35,18 +28,15 @@ from tickwheel_gateway.config import Config
 from tickwheel_gateway.delivery.acking import Acking
 from tickwheel_gateway.delivery.attempts import Attempts
 from tickwheel_gateway.delivery.checks import Checks
+from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.delivery.dead_letters import DeadLetters
 from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.filters.expressions import Filters
+from tickwheel_gateway.lifetime import Ready, Surroundings, live, standard_input
 from tickwheel_gateway.tally import Tally
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.listener import Server
-
-Place: TypeAlias = tuple[str, int]
-"""Host and port."""
-_INPUT_BYTES: Final = 4_096
-
-_log = logging.getLogger("tickwheel.gateway")
+from tickwheel_gateway.workers.report import Report, encode_report, lines
 
 
 def _nothing() -> None:
@@ -67,12 +57,13 @@ class Serving:
     """For a handshake that begins now."""
     is_plain_allowed: bool = True
     """Where there is TLS."""
-    watched_at: Place | None = None
-    """Where to listen for who watches."""
-    ends_with_stdin: bool = False
-    """When standard input ends, so does the gateway: who started it is gone."""
     reload: Callable[[], None] = _nothing
     """At SIGHUP."""
+    now_ms: NowMs = wall_ms
+    """The time."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    is_worker: bool = False
+    """Standard input is a socket, with a supervisor at the other end."""
 
 
 class Gateway:
@@ -100,16 +91,17 @@ class Gateway:
             Attempts(),
             dead_letters,
             self._stopping,
+            serving.now_ms,
         )
         handlers = Handlers(
             Routes(serving.config),
             Presence(self._registry),
             self._telemetry,
-            Sending(serving.config, self._registry),
+            Sending(serving.config, self._registry, now_ms=serving.now_ms),
             Deciding(),
             Recalling(),
             self._receiving,
-            Settling(serving.config, Acking(), self._renewing, dead_letters),
+            Settling(serving.config, Acking(), self._renewing, dead_letters, serving.now_ms),
         )
         self._server = Server(
             methods(service, handlers),
@@ -129,15 +121,30 @@ class Gateway:
         """Whether calls are answered."""
         return not self.is_stopping and self._brokers.is_connected
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Brings the figures of this moment into the tally."""
         self.tally.knows(len(self._registry), len(self._brokers))
         self.tally.holds(len(self._receiving), len(self._renewing))
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """Its figures: see `Tally.text`."""
+        return self.tally.text(accept)
+
+    def reload(self) -> None:
+        """Certificates are loaded anew."""
+        self._serving.reload()
+
+    def hurry(self) -> None:
+        """What runs is not waited for: it is cancelled."""
 
     def stop(self) -> None:
         """No more connections; what only waits ends, and what is done is finished."""
         self._stopping.set()
         self._server.stop()
+
+    async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:
+        """One connection that came in another way than over a listener."""
+        await self._server.serve_stream(stream)
 
     async def run(self, listeners: list[trio.SocketListener], ready: Callable[[], None]) -> None:
         """Until it was told to stop, and its calls have ended. Closes the listeners."""
@@ -159,63 +166,55 @@ class Gateway:
         everything.cancel()
 
 
-async def serve(
-    serving: Serving, listeners: list[trio.SocketListener], ready: Callable[[Place | None], None]
-) -> None:
-    """Until SIGTERM or Ctrl-C; a second one does not wait for what is on its way. ``ready`` is told where who watches
-    may ask. Raises ConfigError, and OSError if it cannot listen for them."""
+async def serve(serving: Serving, listeners: list[trio.SocketListener], ready: Ready) -> None:
+    """See `live`. Raises ConfigError, and OSError."""
     gateway = Gateway(serving)
-    failed: OSError | None = None
-    async with trio.open_nursery() as nursery:
-        try:
-            place = None if serving.watched_at is None else await _watch(gateway, serving.watched_at, nursery)
-            await nursery.start(_end_by_signal, gateway, serving.reload, nursery.cancel_scope)
-            if serving.ends_with_stdin:
-                nursery.start_soon(_end_with_stdin, gateway)
-            await gateway.run(listeners, lambda: ready(place))
-        except OSError as error:
-            failed = error
-        nursery.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+
+    async def run(begun: Callable[[], None]) -> None:
+        if not serving.is_worker:
+            await gateway.run(listeners, begun)
+            return
+        async with standard_input() as stream, trio.open_nursery() as nursery:
+            reporting = _Reporting(gateway, stream)
+            nursery.start_soon(reporting.run)
+            await gateway.run(listeners, lambda: nursery.start_soon(reporting.begin))
+            nursery.cancel_scope.cancel()
+
+    await live(gateway, run, serving.surroundings, ready)
+
+
+def check(serving: Serving) -> None:
+    """Raises ConfigError if it cannot be served so."""
+    Gateway(serving)
+
+
+class _Reporting:
+    """To the supervisor of a worker. When it is gone, the worker ends."""
+
+    def __init__(self, gateway: Gateway, stream: trio.SocketStream) -> None:
+        self._gateway = gateway
+        self._stream = stream
+        self._sending = trio.Lock()
+
+    async def begin(self) -> None:
+        """It serves."""
+        await self._tell(0)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async for line in lines(self._stream):
+            await self._tell(int(line))
+        self._gateway.stop()
+
+    async def _tell(self, number: int) -> None:
+        await self._gateway.look()
+        report = Report(number, self._gateway.is_ready, list(self._gateway.tally.collect()))
+        async with self._sending:
+            with suppress(trio.BrokenResourceError):
+                await self._stream.send_all(encode_report(report))
 
 
 def _identify(path: Path | None) -> Identify:
     if path is None:
         return lambda _: ""
     return Credentials(path).token_of
-
-
-async def _watch(gateway: Gateway, place: Place, nursery: trio.Nursery) -> Place:
-    host, port = place
-    opened = await anyio.create_tcp_listener(local_host=host, local_port=port)
-    watching = Listener(gateway.tally, lambda: gateway.is_ready, gateway.look)
-    for one in opened.listeners:
-        nursery.start_soon(watching.listen, one)
-    return host, int(opened.listeners[0].extra(SocketAttribute.local_address)[1])
-
-
-async def _end_by_signal(
-    gateway: Gateway,
-    reload: Callable[[], None],
-    everything: trio.CancelScope,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        task_status.started()
-        async for number in signals:
-            if number == signal.SIGHUP:
-                reload()
-            elif gateway.is_stopping:
-                everything.cancel()
-                return
-            else:
-                _log.info("ends as soon as the calls that run were answered")
-                gateway.stop()
-
-
-async def _end_with_stdin(gateway: Gateway) -> None:
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
-        while await stream.receive_some(_INPUT_BYTES):
-            pass
-    gateway.stop()

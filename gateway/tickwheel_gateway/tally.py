@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
@@ -76,6 +76,10 @@ class Tally:
         """Its figures belong to these from now on."""
         self._registry.register(_Transport(transport))
 
+    def collect(self) -> Iterable[Metric]:
+        """All figures."""
+        return self._registry.collect()
+
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """(the text, its content type), in the form that the Accept header prefers."""
         encode, content_type = choose_encoder(accept)
@@ -131,6 +135,11 @@ class _Transport(Collector):
     def collect(self) -> Iterator[Metric]:
         """As Prometheus has it."""
         tally = self._tally
+        library = GaugeMetricFamily(
+            "tickwheel_gateway_http2", "The library that serves HTTP/2: its value is 1", labels=["library"]
+        )
+        library.add_metric([tally.stack], 1)
+        yield library
         yield GaugeMetricFamily("tickwheel_gateway_connections", "Open connections", tally.connections)
         yield GaugeMetricFamily("tickwheel_gateway_running_calls", "Calls that run", tally.calls)
         yield CounterMetricFamily(

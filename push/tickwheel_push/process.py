@@ -114,7 +114,7 @@ class Push:
         """Whether it knows the endpoints, and has a connection."""
         return self._knows_endpoints and self._client.is_connected
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Brings the figures of this moment into the tally."""
         self._tally.serves(len(self._serving))
         for _, server in self._serving.values():

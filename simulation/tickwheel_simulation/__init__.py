@@ -13,5 +13,6 @@ finds a defect can be repeated exactly. An oracle, which knows nothing of the en
     machine       a broker that is killed, loses power, is started again
     world         what all tasks share
     clients       producers, consumers, and people who change their minds
+    rocketmq      clients of RocketMQ, and gateways
     run           one seed from beginning to end
 """

@@ -12,7 +12,7 @@ from tickwheel import Client
 from tickwheel.errors import AckRefused, InternalError, TickwheelError
 from tickwheel.protocol.errors import DiskFull, RemoteProtocolError
 from tickwheel_simulation.oracle import Message, Violation
-from tickwheel_simulation.scene import MORTAL, UNDERTAKERS
+from tickwheel_simulation.scene import GROUPS, MORTAL, UNDERTAKERS
 from tickwheel_simulation.world import World
 
 _DEAD = f"{MORTAL}.dead"
@@ -192,6 +192,6 @@ class _Abandon(TickwheelError):
 
 def all_consumers(world: World, each: int) -> list[Consumer]:
     """So many of each group, and one for the dead letters."""
-    named = [(topic, group) for topic, groups in world.oracle.groups.items() for group in groups]
+    named = [(topic, group) for topic, groups in GROUPS.items() for group in groups]
     consumers = [Consumer(world, topic, group, number) for topic, group in named for number in range(each)]
     return [*consumers, Consumer(world, _DEAD, UNDERTAKERS, 0)]

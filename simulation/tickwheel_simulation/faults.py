@@ -129,4 +129,4 @@ class Faults:
         self._world.count("clock jumps")
         self._world.clock.jump(by_ms)
         if by_ms < 0:
-            self._world.oracle.clock_went_back(-by_ms, self._world.clock.now_ms() - by_ms)
+            self._world.clock_went_back(-by_ms)

@@ -255,7 +255,7 @@ class MemoryListener:
 
 
 class Network:
-    """All connections between the clients and the broker, or the brokers of a cluster: clients try any that listens."""
+    """All connections between clients and who serves them: clients try any that listens."""
 
     def __init__(self, rng: random.Random, faults: NetworkFaults) -> None:
         self._rng = rng
@@ -284,6 +284,10 @@ class Network:
 
     async def dial(self, _address: Address) -> ByteStream:
         """What clients open connections with. Raises OSError."""
+        return ClientStream(await self.connect(), self)
+
+    async def connect(self) -> Connection:
+        """A new connection to who listens. Raises OSError."""
         await trio.sleep(self._rng.random() * self.faults.delay_s)
         if not self._listeners or self._rng.random() < self.faults.refused:
             raise ConnectionRefusedError("nobody listens")
@@ -294,7 +298,7 @@ class Network:
         self._connections = [one for one in self._connections if not one.is_over]
         self._connections.append(connection)
         listener.connect(connection)
-        return ClientStream(connection, self)
+        return connection
 
     def loses_answer(self, frame_type: int) -> bool:
         """Whether an answer that arrives now is to be lost."""

@@ -130,6 +130,8 @@ class Lease:
     """The same number for those that are given together."""
     ordered_batch: int = 1
     """Of an ordering key, so many may be."""
+    lease_ms: int | None = None
+    """None: as the topic's settings have it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +243,7 @@ class Oracle:
             self._check_order(message, lease)
         held.epoch, held.leases = lease.epoch, held.leases + 1
         held.first, held.frame = held.first or self.leases, lease.frame
-        held.until_ms = lease.now_ms + self._ack_wait_ms
+        held.until_ms = lease.now_ms + (self._ack_wait_ms if lease.lease_ms is None else lease.lease_ms)
         held.leased_at_ms, held.holder = lease.now_ms, lease.holder
         held.is_certain = held.was_redelivered = held.is_dead = held.may_be_dead = False
         return self._given(Given(message, held, lease.epoch))

@@ -7,6 +7,7 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import trio
@@ -26,7 +27,7 @@ from tickwheel_simulation.oracle import (
     told_of,
 )
 from tickwheel_simulation.producers import Administrator, Producer
-from tickwheel_simulation.scene import GROUPS, MORTAL, ORDERED, PLAIN, PUSHED, UNDERTAKERS
+from tickwheel_simulation.scene import MORTAL, ORDERED, PLAIN, PUSHED, UNDERTAKERS
 from tickwheel_simulation.world import World
 
 HISTORIES = 6
@@ -54,25 +55,38 @@ class Report:
     state_hash: str = ""
     simulated_s: float = 0.0
     is_cluster: bool = False
+    has_gateway: bool = False
 
     @property
     def command(self) -> str:
         """What repeats it."""
-        cluster = " --cluster" if self.is_cluster else ""
-        return f"tickwheel simulate --seed {self.seed} --hours {self.hours:g}{cluster}"
+        options = " --cluster" if self.is_cluster else ""
+        options += " --rocketmq" if self.has_gateway else ""
+        return f"tickwheel simulate --seed {self.seed} --hours {self.hours:g}{options}"
 
 
 def run_seed(
-    seed: int, hours: float, *, replays: float = 0.3, is_cluster: bool = False, has_endpoint: bool = False
+    seed: int,
+    hours: float,
+    *,
+    replays: float = 0.3,
+    is_cluster: bool = False,
+    has_endpoint: bool = False,
+    has_gateway: bool = False,
 ) -> Report:
     """Runs one seed; never raises what the seed causes. `is_cluster`: on several machines that share a log;
-    `has_endpoint`: one more task administers an endpoint, and everything else happens at other times than without."""
-    report = Report(seed, hours, is_cluster=is_cluster)
+    `has_endpoint`: one more task administers an endpoint; `has_gateway`: most clients are those of RocketMQ. With
+    either, everything else happens at other times than without."""
+    report = Report(seed, hours, is_cluster=is_cluster, has_gateway=has_gateway)
+    if has_gateway:  # before randomness comes from the seed: modules take some when they are loaded
+        import_module("tickwheel_simulation.rocketmq.site")
     with repeatable(seed):
-        world = World(seed, replays=replays, is_cluster=is_cluster)
+        world = World(seed, replays=replays, is_cluster=is_cluster, has_gateway=has_gateway)
         report.profile = world.profile.described()
         if world.cluster is not None:
             report.profile["cluster"] = world.cluster.described()
+        if world.site is not None:
+            report.profile["rocketmq"] = world.site.profile.described()
         try:
             with world.installed():
                 clock = MockClock(autojump_threshold=0)
@@ -84,7 +98,9 @@ def run_seed(
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            report.violation = _described(error)
+            report.violation = _described(world.violation or error)
+        else:
+            report.violation = "" if world.violation is None else _described(world.violation)
     report.counts = _totals(world)
     report.trace_tail = list(world.lines)
     report.trace_hash = world.trace_hash
@@ -139,6 +155,8 @@ class _Run:
         """All of it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._world.machine.run)
+            if self._world.site is not None:
+                nursery.start_soon(self._world.site.run)
             await self._world.machine.start()
             await self._prepare_topics()
             days = self._world.profile.nights + 1
@@ -158,7 +176,9 @@ class _Run:
             await client.create_topic(MORTAL, **settings)
             if self._administrator is not None:
                 await client.create_topic(PUSHED)
-            named = [(topic, group) for topic, groups in GROUPS.items() for group in groups]
+            named = [
+                (topic, group) for topic, groups in self._world.oracle.groups.items() for group in groups
+            ]
             for topic, group in [*named, (f"{MORTAL}.dead", UNDERTAKERS)]:
                 async with client.subscribe(topic, group):
                     pass
@@ -184,6 +204,8 @@ class _Run:
                     nursery.start_soon(consumer.run)
                 if self._administrator is not None:
                     nursery.start_soon(self._administrator.run)
+                if world.site is not None:
+                    nursery.start_soon(world.site.day)
                 Faults(world).start(nursery)
         world.oracle.nobody_waits()
         world.empty_disks()
@@ -192,6 +214,8 @@ class _Run:
         """The machine is off. It loses its power, or was stopped in order."""
         world = self._world
         world.note("night", length_ms=length_ms)
+        if world.site is not None:
+            await world.site.night()
         if self._rng.random() < 0.5:
             world.machine.is_wanted = False
             world.machine.kill(power=self._rng.random() < 0.5)
@@ -210,10 +234,15 @@ class _Run:
         async with trio.open_nursery() as nursery:
             for consumer in all_consumers(world, 1):
                 nursery.start_soon(consumer.run)
+            if world.site is not None:
+                nursery.start_soon(world.site.heal)
             await self._wait_until_done()
             await self._check_readers()
             nursery.cancel_scope.cancel()
         oracle.check_together()
+        if world.site is not None:
+            world.site.check_at_end()
+            await world.site.night()
         await self._check_counts()
         if self._administrator is not None:
             async with self._patient_client() as client:
@@ -249,13 +278,19 @@ class _Run:
     async def _wait_until_done(self) -> None:
         oracle = self._world.oracle
         with trio.move_on_after(HEAL_S):
-            while oracle.open_messages() or not await self._is_quiet():
+            while not self._is_all_done() or not await self._is_quiet():
                 await trio.sleep(5)
             return
         waiting = [f"{one.token} of {one.topic}" for one in oracle.open_messages()]
+        if self._world.site is not None:
+            self._world.site.promises.check_decided()
         raise Violation(
             f"not delivered and acked in {HEAL_S:.0f} s without faults: {waiting[:5]} ({len(waiting)})"
         )
+
+    def _is_all_done(self) -> bool:
+        site = self._world.site
+        return not self._world.oracle.open_messages() and (site is None or site.is_done)
 
     async def _check_readers(self) -> None:
         """Each group has one reader now: whatever else is subscribed was left behind by a call that was cancelled."""
@@ -272,10 +307,17 @@ class _Run:
         raise Violation(f"subscriptions without a reader, or readers without one: {wrong}")
 
     async def _is_quiet(self) -> bool:
-        """Whether no group has anything to do. A prepared message whose answer was lost waits without end."""
+        """Whether no group has anything to do. A prepared message whose answer was lost waits without end, unless its
+        producer is asked about it."""
         async with self._patient_client() as client:
             topics = await client.topics()
-        groups = [group for topic in topics for group in topic.groups if group.name != CHECKS_GROUP]
+        asked = () if self._world.site is None else self._world.site.prepared
+        groups = [
+            group
+            for topic in topics
+            for group in topic.groups
+            if group.name != CHECKS_GROUP or topic.name in asked
+        ]
         return not any(group.backlog or group.leased for group in groups)
 
     async def _check_counts(self) -> None:

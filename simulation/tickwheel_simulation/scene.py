@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Mapping
 from random import Random
+from typing import Protocol
 
 import trio
 
@@ -12,7 +14,7 @@ from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.determinism import stream
 from tickwheel_simulation.disk import NO_LIMIT, Disk, DiskFaults
 from tickwheel_simulation.network import Network, NetworkFaults
-from tickwheel_simulation.oracle import Given, Oracle
+from tickwheel_simulation.oracle import Given, Lease, Message, Oracle, Violation
 from tickwheel_simulation.profile import Profile
 from timerlog.errors import DiskFull, LogFailed, StoreError
 
@@ -28,7 +30,25 @@ UNDERTAKERS = "undertakers"
 PUSHED = "pushed"
 """The topic of an endpoint; it has no messages."""
 _TRACE_LINES = 40
-_CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NOTICED_S = 3.0
+CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Others(Protocol):
+    """Clients of another kind, with topics of their own."""
+
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Of each of their topics; their names are those of no other topic."""
+
+    def leased(self, lease: Lease, attempt: int) -> None:
+        """A message is given to a group; the oracle knows of it already."""
+
+    def is_dead_letter(self, topic: str) -> bool:
+        """Whether this is a topic of dead letters that these clients have."""
+
+    def dead_letter(self, topic: str, token: str, message_id: int) -> None:
+        """One is given out."""
 
 
 class Scene:
@@ -46,8 +66,12 @@ class Scene:
         self.clock_lag_ms = self.clock_lead_ms = 0
         """By how much the clock of some machine may be behind `clock`, and before it."""
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
+        self.others: Others | None = None
+        """Who else sees what the broker gives out."""
         self.given: dict[int, tuple[bytes, list[Given] | None]] = {}
         """Frames that have not left the broker, by what identifies the object. None: of a node that was replaced."""
+        self.violation: Violation | None = None
+        """The first one within a broker, which may take it for an error of a request."""
         self.lives = 0
         """How often a broker was started."""
         self.is_shared = False
@@ -57,6 +81,7 @@ class Scene:
         self.is_calm = False
         self._digest = hashlib.sha256()
         self._full_until_s = -1.0
+        self._went_back: list[tuple[float, int]] = []
 
     def random(self, purpose: str) -> Random:
         """Randomness for one purpose."""
@@ -82,6 +107,12 @@ class Scene:
     def trace_hash(self) -> str:
         """Of everything until now."""
         return self._digest.hexdigest()
+
+    @staticmethod
+    def body_of(message: Message) -> bytes:
+        """Its token, then filling that follows from it."""
+        head = f"{message.token} ".encode()
+        return head + head * (message.size_bytes // len(head))
 
     @staticmethod
     def token_of(body: bytes) -> str:
@@ -120,10 +151,23 @@ class Scene:
                 return isinstance(error, StoreError) is isinstance(error, LogFailed)
         return False
 
+    def clock_went_back(self, by_ms: int) -> None:
+        """The clock of the machines was set."""
+        self._went_back.append((trio.current_time(), by_ms))
+        self.oracle.clock_went_back(by_ms, self.clock.now_ms() + by_ms)
+
+    def is_surely_kept(self, lease_ms: int) -> bool:
+        """Whether a lease that is given now is not taken for one of a clock that was ahead: a broker notices later that
+        it went back, and shortens those that are longer than by how much."""
+        now = trio.current_time()
+        self._went_back = [one for one in self._went_back if now - one[0] < _NOTICED_S]
+        by_ms = sum(by_ms for _, by_ms in self._went_back)
+        return not by_ms or lease_ms < by_ms - _NOTICED_S * 1_000
+
     def calm_down(self) -> None:
         """No more faults: what is left must heal by itself."""
         self.is_calm = True
-        self.network.faults = _CALM
+        self.network.faults = CALM
         self.empty_disks()
         for disk in self.disks:
             disk.faults = DiskFaults()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import Batch
 from tickwheel.protocol.frames import HEADER_BYTES
-from tickwheel.protocol.limits import TESTS_SUFFIX
+from tickwheel.protocol.limits import PREPARED_SUFFIX, TESTS_SUFFIX
 from tickwheel.protocol.messages import Delivery, decode_deliver, decode_fetch_ok
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_simulation.claims import Claims
@@ -17,6 +17,9 @@ from tickwheel_simulation.scene import Scene
 from timerlog.engine.deliver import AsAnswer
 from timerlog.names import DEAD_HEADER as STORY
 from timerlog.store import Store
+
+_ELSEWHERE = (PREPARED_SUFFIX, TESTS_SUFFIX)
+"""What these messages must be is known to those who ask for them."""
 
 
 def tap(
@@ -29,8 +32,7 @@ def tap(
 ) -> None:
     """From now on the oracle sees what the store gives out, and who gives it back. `clock_is_behind_ms`: the broker's,
     against that of the machine whose clock is furthest."""
-    fetch, release, release_some = store.deliver.fetch, store.settle.release_holder, store.settle.release_some
-    return_unseen, give_back = store.settle.return_unseen, store.settle.give_back
+    fetch = store.deliver.fetch
 
     def tapped_fetch(
         group_id: int,
@@ -48,16 +50,37 @@ def tap(
             if scene.oracle.is_replaced(life):
                 scene.given[id(frame)] = frame, None
                 return frame
-            if topic.endswith(TESTS_SUFFIX):  # the administrator knows what these must be
+            if topic.endswith(_ELSEWHERE):
                 scene.given[id(frame)] = frame, []
                 return frame
             latest_ms = now_ms + clock_is_behind_ms
             of_a_key = 1 if asked is None else asked.ordered_batch
-            about = _About(topic, group.name, now_ms, latest_ms, (life, holder), of_a_key)
+            lease_ms = None if asked is None else asked.lease_ms
+            if lease_ms is not None and not scene.is_surely_kept(lease_ms):
+                lease_ms = 0
+            about = _About(topic, group.name, now_ms, latest_ms, (life, holder), of_a_key, lease_ms)
             payload = frame[HEADER_BYTES:]
-            delivery = decode_deliver(payload) if asked is None else decode_fetch_ok(payload).delivery
-            scene.given[id(frame)] = frame, _tell(scene, claims, delivery, about)
+            if asked is None:
+                delivery, attempts = decode_deliver(payload), None
+            else:
+                fetched = decode_fetch_ok(payload)
+                delivery, attempts = fetched.delivery, fetched.attempts
+            try:
+                scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
+            except Violation as violation:
+                scene.violation = scene.violation or violation
+                raise
         return frame
+
+    deliver: Any = store.deliver
+    deliver.fetch = tapped_fetch
+    _tap_settling(store, scene, life)
+
+
+def _tap_settling(store: Store, scene: Scene, life: int) -> None:
+    settle: Any = store.settle
+    release, release_some = store.settle.release_holder, store.settle.release_some
+    return_unseen, give_back, nack = store.settle.return_unseen, store.settle.give_back, store.settle.nack
 
     def released(holder: int) -> None:
         scene.trace("released", life, holder)
@@ -78,15 +101,24 @@ def tap(
         scene.oracle.ids_may_come_again(ids)
         return return_unseen(group_id, holder, ids, epochs, now_ms)
 
+    def is_of_others(group_id: int) -> bool:
+        if scene.others is None or group_id not in store.tables.groups:
+            return False
+        topic_id = store.tables.groups[group_id].record.topic_id
+        return store.tables.topics[topic_id].record.name in scene.others.groups
+
+    def tapped_nack(group_id: int, ids: Sequence[int], *args: Any, **options: Any) -> Any:
+        if is_of_others(group_id):  # those of other consumers say so themselves
+            scene.oracle.ids_may_come_again(ids)
+        return nack(group_id, ids, *args, **options)
+
     def tapped_give_back(group_id: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int) -> Any:
         scene.oracle.ids_may_come_again(ids)
         return give_back(group_id, ids, epochs, now_ms)
 
-    deliver: Any = store.deliver
-    deliver.fetch = tapped_fetch
-    settle: Any = store.settle
     settle.release_holder, settle.release_some = tapped_release, tapped_release_some
     settle.return_unseen, settle.give_back = tapped_return, tapped_give_back
+    settle.nack = tapped_nack
 
 
 def tapped_put(
@@ -115,26 +147,37 @@ class _About(NamedTuple):
     latest_ms: int
     holder: tuple[int, int]
     ordered_batch: int
+    lease_ms: int | None
 
 
-def _tell(scene: Scene, claims: Claims, delivery: Delivery, about: _About) -> list[Given]:
-    topic, group, now_ms, latest_ms, holder, of_a_key = about
+def _tell(
+    scene: Scene, claims: Claims, delivery: Delivery, attempts: Sequence[int] | None, about: _About
+) -> list[Given]:
+    """`attempts`: of each message; None: they are not told."""
+    topic, group, now_ms, latest_ms, holder, of_a_key, lease_ms = about
     frame = scene.oracle.leases + 1
     queue: AckQueue | Any = None
     given = []
     batch = Batch(delivery, topic, queue)
-    for message in batch:
+    others = scene.others
+    for place, message in enumerate(batch):
         token = scene.token_of(message.body)
         scene.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
+        if others is not None and others.is_dead_letter(topic):
+            others.dead_letter(topic, token, message.id)
+            continue
         story = message.headers.get(STORY)
         if story is None:
             lease = Lease(
-                topic, group, token, message.id, message.epoch, now_ms, latest_ms, holder, frame, of_a_key
+                *(topic, group, token, message.id, message.epoch, now_ms, latest_ms, holder, frame, of_a_key),
+                lease_ms,
             )
             sent = scene.oracle.messages.get(token)
             if sent is not None:
                 claims.leased(lease, sent)
             given.append(scene.oracle.leased(lease))
+            if others is not None and attempts is not None:
+                others.leased(lease, attempts[place])
         else:
             given.append(scene.oracle.buried(token, story["group"], story["attempts"]))
     return given

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tickwheel import Client
 from tickwheel_broker.config.settings import Settings
@@ -17,14 +17,23 @@ from tickwheel_simulation.machine import NOWHERE, Machine, installed
 from tickwheel_simulation.oracle import Message
 from tickwheel_simulation.scene import Scene
 
+if TYPE_CHECKING:
+    from tickwheel_simulation.rocketmq.site import Site
+
+
+_SELDOM = 0.4
+"""What clients of RocketMQ do takes longer than what others do, and more of it is to be done between two faults."""
+
 
 class World(Scene):
     """One run: the scene, with a machine in it, and clients."""
 
-    def __init__(self, seed: int, *, replays: float, is_cluster: bool) -> None:
-        """`replays`: at how many starts the state is compared with that of a replay."""
+    def __init__(self, seed: int, *, replays: float, is_cluster: bool, has_gateway: bool = False) -> None:
+        """`replays`: at how many starts the state is compared with that of a replay. `has_gateway`: part of the clients
+        are those of RocketMQ."""
         super().__init__(seed, replays=replays)
         self.cancels = Cancels()
+        self.site = self._site() if has_gateway else None
         self.claims = Claims(self)
         self.cluster: Cluster | None = None
         self.machine: Machine | Cluster
@@ -36,9 +45,37 @@ class World(Scene):
             self.machine = Machine(self, self.claims, self._settings(), self.disks[0], self.clock)
         self._last_token = 0
 
+    def _site(self) -> Site:
+        # The gateway needs what not every installation has.
+        from tickwheel_simulation.rocketmq.site import Site
+
+        site = self.others = Site(self, self.message, self.cancels)
+        self.oracle.groups = {**self.oracle.groups, **site.groups}
+        rates = (
+            "kills",
+            "kills_in_calls",
+            "power_losses",
+            "stops",
+            "sync_errors",
+            "write_errors",
+            "disk_full",
+            "cuts",
+        )
+        self.profile = replace(
+            self.profile,
+            **{name: getattr(self.profile, name) * _SELDOM for name in rates},
+            producers=1,
+            consumers_a_group=1,
+            pause_s=8.0,
+            max_topics=32,
+        )
+        return site
+
     def _settings(self) -> Settings:
         profile = self.profile
+        checks = {} if self.site is None else self.site.checks
         return Settings(
+            **checks,
             data_dir=NOWHERE,
             segment_bytes=5 << 20,
             max_frame_bytes=128 << 10,
@@ -60,12 +97,16 @@ class World(Scene):
             around.enter_context(installed(self))
             if self.cluster is not None:
                 around.enter_context(self.cluster.installed())
+            if self.site is not None:
+                around.enter_context(self.site.installed())
             yield
 
     def calm_down(self) -> None:
         """See `Scene`."""
         super().calm_down()
         self.machine.calm_down()
+        if self.site is not None:
+            self.site.calm_down()
 
     # -- messages --
 
@@ -75,12 +116,6 @@ class World(Scene):
         token = f"t{self._last_token}"
         self.count("messages")
         return self.oracle.sending(Message(token=token, topic=topic, size_bytes=size_bytes, **fields))
-
-    @staticmethod
-    def body_of(message: Message) -> bytes:
-        """Its token, then filling that follows from it."""
-        head = f"{message.token} ".encode()
-        return head + head * (message.size_bytes // len(head))
 
     def client(self, rng: Random) -> Client:
         """A client that reaches the broker through the simulated network."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import resource
 import select
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -19,99 +17,16 @@ import pytest
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.certificates import Files
+from tests.support.gateway_caller import CLIENT, Caller, consumer
 from tests.support.gateway_process import Gateway
 from tests.support.gateway_sending import message
+from tests.support.guarded_gateway import Guarded
 from tests.support.http_client import get, scrape
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code
 
-CLIENT = (("x-mq-client-id", "host@1@0"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
 DATE = "20261123T230000Z"
-
-
-class Caller:
-    """A client of it."""
-
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
-        options = [("grpc.enable_retries", 0)]
-        self.channel = (
-            grpc.insecure_channel(address, options)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, options)
-        )
-
-    def begin(self, name: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT) -> Any:
-        """One call with one answer, that is not there yet."""
-        response = getattr(schema, f"{name}Response")
-        call = self.channel.unary_unary(
-            schema.SERVICE + name, type(request).SerializeToString, response.FromString
-        )
-        return call.future(request, timeout=PATIENCE_S, metadata=metadata)
-
-    def ask(self, name: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT) -> Any:
-        """And its answer."""
-        return self.begin(name, request, metadata).result()
-
-    def stream(self, name: str, request: Any) -> Any:
-        """One call with many answers."""
-        response = getattr(schema, f"{name}Response")
-        call = self.channel.unary_stream(
-            schema.SERVICE + name, type(request).SerializeToString, response.FromString
-        )
-        return call(request, timeout=PATIENCE_S, metadata=CLIENT)
-
-    def talk(self, metadata: Sequence[tuple[str, str]] = CLIENT) -> Talk:
-        """A telemetry stream."""
-        return Talk(self.channel, metadata)
-
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.channel.close()
-
-
-class Talk:
-    """A stream of commands both ways."""
-
-    def __init__(self, channel: grpc.Channel, metadata: Sequence[tuple[str, str]]) -> None:
-        self._said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        call = channel.stream_stream(
-            schema.SERVICE + "Telemetry",
-            schema.TelemetryCommand.SerializeToString,
-            schema.TelemetryCommand.FromString,
-        )
-        self.answers = call(iter(self._said.get, None), timeout=PATIENCE_S, metadata=metadata)
-
-    def say(self, command: Any) -> Any:
-        """A command, and what is answered."""
-        self._said.put(command)
-        return next(self.answers)
-
-    def hang_up(self) -> None:
-        """The client's end of it."""
-        self._said.put(None)
-
-    def status(self) -> Any:
-        """When there are no more answers: how it has ended."""
-        assert list(self.answers) == []
-        return self.answers.code()
-
-
-def consumer(topic: str, group: str) -> Any:
-    """The settings of a push consumer."""
-    command = schema.TelemetryCommand()
-    settings = command.settings
-    settings.client_type = schema.PUSH_CONSUMER
-    settings.subscription.group.name = group
-    entry = settings.subscription.subscriptions.add()
-    entry.topic.name = topic
-    entry.expression.expression = "*"
-    return command
 
 
 def route(topic: str) -> Any:
@@ -287,45 +202,20 @@ def test_a_stream_outlives_its_broker_and_a_second_signal_waits_for_nothing(tmp_
 # -- who is let in -----------------------------------------------------------------------------------------------
 
 
-class Guarded:
-    """A broker with tokens, and a gateway with credentials and TLS."""
-
-    def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
-        self.shell = Shell(folder)
-        self.file = folder / "credentials"
-        self.tokens = {
-            name: self.shell.json("tokens", "create", name, "--grant", grant, "--data", str(self.data))[
-                "token"
-            ]
-            for name, grant in {"all": "all:*", "seller": "publish:orders"}.items()
-        }
-        self.pairs = {name: self.add(name) for name in self.tokens}
-        files = Files(folder / "tls")
-        self.tls = ("--tls-certificate", files.certificate_path, "--tls-key", files.key_path)
-        self.ca = grpc.ssl_channel_credentials(Path(files.ca_path).read_bytes())
-
-    def add(self, name: str) -> Pair:
-        """A pair that stands for a token."""
-        token_file = self.shell.directory / f"{name}.token"
-        token_file.write_text(self.tokens[name] + "\n")
-        words = ("credentials", "add", name, "--token-file", str(token_file), "--file", str(self.file))
-        told = self.shell.json("gateway", *words)
-        return Pair(told["access_key"], told["secret_key"])
-
-    def signed(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Headers of a client with this pair."""
-        return (*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, sign(self.pairs[name], DATE)))
+def signed(pair: Pair) -> tuple[tuple[str, str], ...]:
+    """Headers of a client with this pair."""
+    return (*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, sign(pair, DATE)))
 
 
 def test_signatures_tokens_and_rights(tmp_path: Path) -> None:
-    guarded = Guarded(tmp_path)
+    guarded = Guarded(tmp_path, {"all": "all:*", "seller": "publish:orders"})
+    ca = grpc.ssl_channel_credentials(Path(guarded.ca_path).read_bytes())
+    all_may, seller_may = signed(guarded.pairs["all"]), signed(guarded.pairs["seller"])
     assert guarded.file.stat().st_mode & 0o777 == 0o600
-    flags = ("--credentials-file", str(guarded.file), *guarded.tls)
     with (
         Daemon(guarded.data) as daemon,
-        Gateway(daemon.unix_url, tmp_path, *flags) as gateway,
-        Caller(gateway.address, guarded.ca) as caller,
+        Gateway(daemon.unix_url, tmp_path, *guarded.flags) as gateway,
+        Caller(gateway.address, ca) as caller,
     ):
         assignment = schema.QueryAssignmentRequest()
         assignment.topic.name, assignment.group.name = "orders", "billing"
@@ -336,16 +226,16 @@ def test_signatures_tokens_and_rights(tmp_path: Path) -> None:
         wrong = sign(Pair("all", "guessed"), DATE)
         assert code(*CLIENT) == Code.UNAUTHORIZED
         assert code(*CLIENT, (DATE_TIME, DATE), (AUTHORIZATION, wrong)) == Code.UNAUTHORIZED
-        assert code(*guarded.signed("all")) == Code.OK
-        assert code(*guarded.signed("seller")) == Code.FORBIDDEN
+        assert code(*all_may) == Code.OK
+        assert code(*seller_may) == Code.FORBIDDEN
         assert code(*CLIENT, (SESSION_TOKEN, guarded.tokens["seller"])) == Code.FORBIDDEN
         assert code(*CLIENT, (SESSION_TOKEN, "twk_000000000000_" + "x" * 43)) == Code.UNAUTHORIZED
-        talk = caller.talk(guarded.signed("seller"))
+        talk = caller.talk(seller_may)
         assert talk.say(consumer("orders", "billing")).status.code == Code.FORBIDDEN
         assert talk.status() is grpc.StatusCode.OK
 
         # A stream ends when its token does.
-        talk = caller.talk(guarded.signed("all"))
+        talk = caller.talk(all_may)
         assert talk.say(consumer("orders", "billing")).status.code == Code.OK
         guarded.shell.run("tokens", "revoke", "all", "--yes", "--data", str(guarded.data))
         assert next(talk.answers).status.code == Code.UNAUTHORIZED

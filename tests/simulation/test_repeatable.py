@@ -15,12 +15,15 @@ SCRIPT = """
 import json, sys
 from tickwheel_simulation.run import run_seed
 hours = float(sys.argv[1])
-reports = [run_seed(int(seed.rstrip("c")), hours, is_cluster=seed.endswith("c")) for seed in sys.argv[2:]]
+reports = [
+    run_seed(int(seed.rstrip("cr")), hours, is_cluster=seed.endswith("c"), has_gateway=seed.endswith("r"))
+    for seed in sys.argv[2:]
+]
 assert all(r.counts['leases'] for r in reports)
 print(json.dumps([[r.violation, r.trace_hash, r.state_hash, r.counts] for r in reports]))
 """
-SEEDS = ["3", "4", "13", "5c"]
-"""The last one runs a cluster."""
+SEEDS = ["3", "4", "13", "5c", "5r"]
+"""One of them runs a cluster, and the last one has clients of RocketMQ."""
 HOURS = amount("repeated_s") / 3_600
 
 

@@ -71,16 +71,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel_gateway",
     },
     "tickwheel_cli.running.push": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "tickwheel_push"},
-    "tickwheel_cli.running.simulate": {"tickwheel_cli", "tickwheel_simulation"},
+    "tickwheel_cli.running.simulate": {"tickwheel_cli", "tickwheel", "tickwheel_simulation"},
     "tickwheel_cli.running.backup": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "timerlog"},
     "tickwheel_cli.running.repair": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "timerlog"},
     "tickwheel_cli.running.cluster": {"tickwheel_cli", "tickwheel", "tickwheel_broker", "timerlog"},
     "tickwheel_bench": {"tickwheel", "tickwheel_broker"},
     "tickwheel_bench.storage.takeover": {"tickwheel_bench", "tickwheel", "timerlog"},
     "tickwheel_bench.storage.wheel": {"tickwheel_bench", "timerlog"},
+    "tickwheel_bench.rocketmq.h2load": {"tickwheel_gateway.wire"},
     "tickwheel_bench.web.dashboard": {"tickwheel_bench", "tickwheel", "tickwheel_web"},
+    "tickwheel_bench.rocketmq.idle_clients": {"tickwheel_broker", "tickwheel_gateway.wire"},
     "tickwheel_bench.machine": {"tickwheel_bench", "tickwheel_native"},
     "tickwheel_simulation": {"tickwheel", "tickwheel_broker", "timerlog", "tickwheel_native"},
+    # It runs the gateway itself, and its clients speak with the gateway's own messages.
+    "tickwheel_simulation.rocketmq": {"tickwheel_simulation", "tickwheel", "tickwheel_gateway"},
     # What any program that uses Tickwheel may import.
     "tickwheel_gateway": {
         "tickwheel.errors",

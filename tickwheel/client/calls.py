@@ -305,6 +305,7 @@ class SendFlight(SendCall):
     __slots__ = (
         "_auto_keys",
         "_bodies",
+        "_count",
         "_given_up",
         "_headers",
         "_kept",
@@ -324,6 +325,7 @@ class SendFlight(SendCall):
         self.key = key
         self.open = True
         self.results: SendResults | None = None
+        self._count = 0
         self._bodies: list[bytes] = []
         self._keys: list[bytes] = []
         self._headers: list[bytes] = []
@@ -365,7 +367,8 @@ class SendFlight(SendCall):
         auto_key: bool,
     ) -> int:
         """Adds a message and returns its index."""
-        index = len(self._bodies)
+        index = self._count
+        self._count += 1
         self._bodies.append(body)
         self._keys.append(key)
         self._headers.append(headers)
@@ -379,7 +382,7 @@ class SendFlight(SendCall):
 
     def add_all(self, messages: Encoded, size_bytes: int) -> int:
         """Adds several messages, which have so many bytes in all. Returns the index of the first."""
-        index = len(self._bodies)
+        index = self._count
         self._bodies += messages.bodies
         self._keys += messages.keys
         self._headers += messages.headers
@@ -387,12 +390,13 @@ class SendFlight(SendCall):
         self._times_ms += messages.deliver_at_ms
         self._priorities += messages.priorities or [0] * len(messages.bodies)
         self._size_bytes += size_bytes
+        self._count += len(messages.bodies)
         return index
 
     def give_up(self, *indexes: int) -> None:
         """These messages are not waited for any more: they are left out, if the frame was not made yet."""
         self._given_up.update(indexes)
-        self.abandoned = len(self._given_up) == len(self._bodies)
+        self.abandoned = len(self._given_up) == self._count
 
     def payload(self, link: Link) -> bytes | None:
         topic_id = link.topic_id(self)
@@ -405,10 +409,9 @@ class SendFlight(SendCall):
 
     def _close(self) -> SendColumns:
         self.open = False
-        count = len(self._bodies)
-        self._kept = range(count)
+        self._kept = range(self._count)
         if self._given_up:
-            self._kept = [index for index in range(count) if index not in self._given_up]
+            self._kept = [index for index in range(self._count) if index not in self._given_up]
             self._bodies = [self._bodies[i] for i in self._kept]
             self._keys = [self._keys[i] for i in self._kept]
             self._headers = [self._headers[i] for i in self._kept]
@@ -429,7 +432,7 @@ class SendFlight(SendCall):
         assert isinstance(body, SendOk)
         check_send_ok(body, len(self._kept))
         self.answer = body
-        self.results = SendResults(len(self._kept) + len(self._given_up))
+        self.results = SendResults(self._count)
         self.results.add_answer(self._kept, body, auto_key=False)
 
     def ended(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import anyio
@@ -28,8 +28,10 @@ class Figures(Protocol):
 class Listener:
     """Answers one request a connection. What is no HTTP is hung up on."""
 
-    def __init__(self, figures: Figures, is_ready: Callable[[], bool], look: Callable[[], None]) -> None:
-        """``look``: brings the figures of this moment into ``figures``."""
+    def __init__(
+        self, figures: Figures, is_ready: Callable[[], bool], look: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``look``: brings what is so at this moment into ``figures``, and into what ``is_ready`` tells."""
         self._figures = figures
         self._is_ready = is_ready
         self._look = look
@@ -64,19 +66,20 @@ class Listener:
         ):
             connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD_BYTES)
             request = await _request(stream, connection)
-            await stream.send(_bytes(connection, request, *self._answer(request)))
+            await stream.send(_bytes(connection, request, *await self._answer(request)))
 
-    def _answer(self, request: h11.Request) -> tuple[int, bytes, str]:
+    async def _answer(self, request: h11.Request) -> tuple[int, bytes, str]:
         path = request.target.partition(b"?")[0]
         if request.method not in (b"GET", b"HEAD"):
             return 405, b"GET and HEAD are possible here.\n", _TEXT
         if path == b"/metrics":
-            self._look()
+            await self._look()
             accept = dict(request.headers).get(b"accept", b"")
             return 200, *self._figures.text(accept.decode("latin-1"))
         if path == b"/livez":
             return 200, b"ok\n", _TEXT
         if path == b"/readyz":
+            await self._look()
             if self._is_ready():
                 return 200, b"ok\n", _TEXT
             return 503, b"There is no connection to the broker.\n", _TEXT

@@ -14,6 +14,8 @@ from timerlog.layout import DeliveryState, RecordType
 from timerlog.wheel.timers import MESSAGE_TIMER
 
 _SCAN: Final = 65_536
+_NOTICED_MS: Final = 2_000
+"""So long after the clock was put back, at most, it is told here."""
 
 
 class FillWheel:
@@ -50,7 +52,10 @@ class FillWheel:
         for start in range(first, end if back_ms > 0 else first, _SCAN):
             part = rows[start : min(start + _SCAN, end)]
             seqs = np.flatnonzero(part["time_ms"] > now_ms + longest_ms) + start
-            leased = seqs[rows["state"][seqs] == DeliveryState.LEASED]
+            # Leases may be longer than the settings say, when a request has named a time of its own: those of the clock
+            # that was ahead had not ended by it. Only of a longer lease than the clock went back it cannot be told.
+            was_ahead = rows["time_ms"][seqs] > now_ms + back_ms - _NOTICED_MS
+            leased = seqs[(rows["state"][seqs] == DeliveryState.LEASED) & was_ahead]
             waits = seqs[rows["state"][seqs] == DeliveryState.WAITING]
             # Longer waits were asked for, and so was the time of what was called for with its attempts from 0 again.
             backoff = (rows["time_ms"][waits] <= now_ms + back_ms + longest_ms) & (

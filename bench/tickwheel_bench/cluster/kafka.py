@@ -13,15 +13,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from tickwheel_bench.processes import PATIENCE_S, free_port, wait_until
+from tickwheel_bench.processes import PATIENCE_S, free_port, guard, wait_until
 
 LIBS: Final = Path(
     os.environ.get("KAFKA_LIBS", Path(__file__).resolve().parents[3] / "build" / "kafka" / "libs")
 )
 _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
-
-# Ends the broker however we ended: its input is a pipe from us, and closes with us.
-_GUARD: Final = 'cat; kill -s KILL "$1"'
 
 
 def is_there() -> bool:
@@ -107,12 +104,7 @@ class Kafka:
                 start_new_session=True,
             )
         self._process = process
-        self._guard = subprocess.Popen(
-            ["sh", "-c", _GUARD, "sh", str(process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = guard(process.pid)
         wait_until(self._is_up, lambda: (self._directory / "kafka.log").read_text()[-2_000:])
 
     def _is_up(self) -> bool:

@@ -12,8 +12,7 @@ from typing import Final
 import trio
 
 from tickwheel_broker.children.process import Child
-from tickwheel_broker.config.example import plain_value
-from tickwheel_broker.config.fields import FIELDS
+from tickwheel_broker.config.example import arguments
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.errors import AddressInUse, ServerExtraMissing
 from tickwheel_broker.net.listeners import OpenSocket
@@ -62,16 +61,8 @@ class Beside:
             listener.close()
 
     def _options(self, descriptors: Sequence[int]) -> list[str]:
-        found = ["--ends-with-stdin"]
-        found += [f"--listen-fd={number}" for number in descriptors]
-        for name, flag in self._flags.items():
-            field = FIELDS[name]
-            value = plain_value(field, getattr(self._settings, field.attribute))
-            if isinstance(value, bool):
-                found.append(flag if value else f"--no-{flag.removeprefix('--')}")
-            else:
-                found.append(f"{flag}={value}")
-        return found
+        numbers = [f"--listen-fd={number}" for number in descriptors]
+        return ["--ends-with-stdin", *numbers, *arguments(self._settings, self._flags)]
 
 
 def check_installed(setting: str, packages: Sequence[str], extra: str) -> None:

@@ -1,9 +1,11 @@
 """The fully commented example file, written from the table of settings so that it cannot go stale."""
 
 import textwrap
+from collections.abc import Mapping
 
 from tickwheel.protocol.units import format_duration, format_size
 from tickwheel_broker.config.fields import FIELDS, SettingField
+from tickwheel_broker.config.settings import Settings
 
 _HEADING = """\
 # Settings of the Tickwheel broker. Every line shows a default; take the '#' away to change it.
@@ -39,6 +41,19 @@ def plain_value(field: SettingField, value: int | str | bool) -> int | str | boo
     if field.unit == "size" and int(value) >= 1024:
         return format_size(int(value))
     return value
+
+
+def arguments(settings: Settings, flags: Mapping[str, str]) -> list[str]:
+    """What a process is started with, so that it has the same. ``flags``: of each setting that it is told."""
+    found = []
+    for name, flag in flags.items():
+        field = FIELDS[name]
+        value = plain_value(field, getattr(settings, field.attribute))
+        if isinstance(value, bool):
+            found.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        else:
+            found.append(f"{flag}={value}")
+    return found
 
 
 def _entry(field: SettingField) -> str:

@@ -104,6 +104,9 @@ _ALSO_OF_ROCKETMQ = (
 _ALSO_OF_WEB = ("insecure", "tls_certificate", "tls_key", "tls_client_ca", "log_level", "log_format")
 
 
+_NOT_OF_A_WORKER = ("rocketmq_listen", "rocketmq_metrics", "rocketmq_workers")
+
+
 def push_settings() -> list[str]:
     """The settings that `tickwheel push` takes, and nothing else."""
     return [name for name, field in FIELDS.items() if field.section == PUSH_SECTION]
@@ -116,6 +119,11 @@ def web_flags() -> dict[str, str]:
         for name, field in FIELDS.items()
         if name.startswith("web_") or name in _ALSO_OF_WEB
     }
+
+
+def rocketmq_worker_flags() -> dict[str, str]:
+    """Those of them that count for each worker of a gateway, and not for all together."""
+    return {name: flag for name, flag in rocketmq_flags().items() if name not in _NOT_OF_A_WORKER}
 
 
 def rocketmq_flags() -> dict[str, str]:

@@ -493,6 +493,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "Where `tickwheel gateway` answers /metrics, /livez and /readyz, such as 127.0.0.1:7415. Empty: nowhere."
         ),
     ] = ""
+    rocketmq_workers: Annotated[
+        int,
+        _count(
+            "Processes of the gateway on the one port. Each can use a core, and has its own connections to the broker, "
+            "its own clients, and its own limits.",
+            1,
+            64,
+        ),
+    ] = 1
     rocketmq_queues: Annotated[
         int, _count("Queues that each topic seems to have. One is right: the broker balances itself.", 1, 64)
     ] = 1
@@ -560,9 +569,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             36_500 * DAY_MS,
         ),
     ] = 0
-    rocketmq_max_connections: Annotated[int, _count("Connections to the gateway at a time.", 1, 100_000)] = (
-        10_000
-    )
+    rocketmq_max_connections: Annotated[
+        int, _count("Connections to the gateway at a time, to each of its workers.", 1, 100_000)
+    ] = 10_000
     rocketmq_max_streams: Annotated[
         int, _count("Calls at a time on one connection to the gateway.", 100, 100_000)
     ] = 4_096

@@ -162,11 +162,41 @@ async def open_web_listeners(settings: Settings) -> list[OpenSocket]:
 
 
 async def open_rocketmq_listeners(settings: Settings) -> list[OpenSocket]:
-    """Those of the gateway for RocketMQ, whose clients write an address without a scheme. Raises AddressInUse or
-    CannotListen; then nothing is left open."""
+    """Those of the gateway for RocketMQ, whose clients write an address without a scheme. With several workers they do
+    not listen: they hold the addresses, at which each worker listens. Raises AddressInUse or CannotListen; then nothing
+    is left open."""
     host, port = place_of(settings.rocketmq_listen)
-    opened = await _open_tcp(host, port, "grpc", "Choose another rocketmq_listen.")
+    advice = "Choose another rocketmq_listen."
+    if settings.rocketmq_workers > 1:
+        opened = await _hold_tcp(host, port, "grpc", advice)
+    else:
+        opened = await _open_tcp(host, port, "grpc", advice)
     return [OpenSocket(_plain(one.socket), one.url.removeprefix("grpc://")) for one in opened]
+
+
+async def _hold_tcp(host: str, port: int, scheme: str, advice: str) -> list[SocketListener]:
+    """Sockets at which no connection arrives. Others of the same user can listen where they are with SO_REUSEPORT, and
+    no one without it."""
+    with contextlib.ExitStack() as opened:
+        held = []
+        try:
+            for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                one = trio.socket.socket(family, kind, protocol)
+                opened.callback(one.close)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # Bound without it: where others share a port already, they are not joined.
+                await one.bind(address)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+                held.append(SocketListener(one, tcp_url(scheme, one)))
+        except OSError as error:
+            raise explain(error, f"{host}:{port}", advice) from error
+        opened.pop_all()
+        return held
 
 
 async def _bind_unix(path: str, mode: int, advice: str | None = None) -> trio.socket.SocketType:

@@ -18,17 +18,26 @@ from tickwheel_cli.running.settings_options import config_file_option, rocketmq_
 from tickwheel_cli.running.sockets import inherited
 from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.output import print_result
-from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
+from tickwheel_cli.shared.session import (
+    current_session,
+    json_option,
+    security_options,
+    security_variables,
+    url_option,
+)
 
 if TYPE_CHECKING:
     import trio
 
     from tickwheel import Client
+    from tickwheel_broker.children.process import Child
     from tickwheel_broker.config.settings import Settings
     from tickwheel_gateway.config import Config
-    from tickwheel_gateway.server import Place, Serving
+    from tickwheel_gateway.lifetime import Place
+    from tickwheel_gateway.server import Serving
+    from tickwheel_gateway.workers.worker import Converse
 
-_NEEDED = ("google", "h11", "h2", "prometheus_client")
+NEEDED = ("google", "h11", "h2", "prometheus_client")
 
 
 @click.group(invoke_without_command=True)
@@ -45,6 +54,7 @@ _NEEDED = ("google", "h11", "h2", "prometheus_client")
 @click.option(
     "--ends-with-stdin", is_flag=True, help="End when standard input does: who started this is gone then."
 )
+@click.option("--as-worker", is_flag=True, hidden=True)
 @url_option
 @security_options
 @json_option
@@ -53,6 +63,7 @@ def gateway(
     descriptors: Sequence[int],
     *,
     ends_with_stdin: bool,
+    as_worker: bool,
     **flags: Any,
 ) -> None:
     """Serve clients of RocketMQ 5 until Ctrl-C or SIGTERM.
@@ -65,7 +76,8 @@ def gateway(
     A process of its own, and an ordinary client of the broker. Programs that use a client of RocketMQ 5 give its
     address as that of a proxy of RocketMQ. Settings come from where those of `tickwheel serve` come from: --listen
     is the setting rocketmq_listen. Without --credentials-file all who come are this process, with its token. SIGHUP
-    loads certificates anew. Needs pip install 'tickwheel[rocketmq]'.
+    loads certificates anew. Needs pip install 'tickwheel[rocketmq]'. With --workers it starts so many processes that
+    serve on the one port, starts those anew that end, and answers for all of them where --metrics says.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -80,17 +92,30 @@ def gateway(
     logs.configure(settings, name="tickwheel")
     try:
         from tickwheel_gateway import server
+        from tickwheel_gateway.workers import supervisor
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
+        if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         raise GatewayMissing from error
-    serving = _serving(settings, ends_with_stdin=ends_with_stdin)
+    serving = _serving(settings, ends_with_stdin=ends_with_stdin, is_worker=as_worker)
     allow_many()
     with _sockets(settings, descriptors) as (sockets, addresses):
         import trio
 
+        ready = partial(_announce, addresses)
         try:
-            trio.run(_serve, server.serve, serving, sockets, partial(_announce, addresses))
+            if settings.rocketmq_workers == 1:
+                trio.run(_serve, server.serve, serving, sockets, ready)
+                return
+            server.check(serving)
+            make = partial(_worker, settings, [one.fileno() for one in sockets])
+            trio.run(supervisor.supervise, settings.rocketmq_workers, make, serving.surroundings, ready)
+        except supervisor.WorkersDoNotStart:
+            raise CommandError(
+                "workers_do_not_start",
+                "the first workers ended before they served",
+                "The log has what they said.",
+            ) from None
         except OSError as error:
             if not settings.rocketmq_metrics or error.strerror is None:
                 raise
@@ -104,16 +129,41 @@ def gateway(
 async def _serve(serve: Any, serving: Serving, sockets: Sequence[socket.socket], ready: Any) -> None:
     import trio
 
-    listeners: list[trio.SocketListener] = [
-        trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets
-    ]
+    from tickwheel_gateway.transport.listener import open_listeners
+
+    listeners: list[trio.SocketListener] = []
+    for one in sockets:
+        if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(one)))
+        else:  # it holds the address for several
+            host, port = one.getsockname()[:2]
+            listeners += await open_listeners(host, port, is_shared=True)
     await serve(serving, listeners, ready)
 
 
-def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:
+def _worker(settings: Settings, descriptors: Sequence[int], number: int, converse: Converse) -> Child:
+    """The process of one of several. It has our settings, also when the file has others by now."""
+    from tickwheel_broker.children.process import Child
+    from tickwheel_broker.config.example import arguments
+    from tickwheel_broker.config.fields import rocketmq_worker_flags
+
+    url = current_session().url
+    command = [
+        *([] if url is None else ["--url", url]),
+        "gateway",
+        "--as-worker",
+        *(f"--listen-fd={one}" for one in descriptors),
+        *arguments(settings, rocketmq_worker_flags()),
+    ]
+    keeps = ("TICKWHEEL_URL", *security_variables())
+    return Child(f"gateway worker {number}", command, descriptors, keeps=keeps, converse=converse)
+
+
+def _serving(settings: Settings, *, ends_with_stdin: bool, is_worker: bool = False) -> Serving:
     from tickwheel_broker.config.places import place_of
     from tickwheel_broker.config.rocketmq import is_rocketmq_exposed
     from tickwheel_gateway.certificates import Certificates
+    from tickwheel_gateway.lifetime import Surroundings
     from tickwheel_gateway.server import Serving
     from tickwheel_gateway.transport.limits import Limits
 
@@ -133,8 +183,11 @@ def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:
         ),
         credentials=Path(file) if file else None,
         is_plain_allowed=certificates is None or settings.insecure or not is_rocketmq_exposed(settings),
-        watched_at=place_of(settings.rocketmq_metrics) if settings.rocketmq_metrics else None,
-        ends_with_stdin=ends_with_stdin,
+        surroundings=Surroundings(
+            watched_at=place_of(settings.rocketmq_metrics) if settings.rocketmq_metrics else None,
+            ends_with_stdin=ends_with_stdin,
+        ),
+        is_worker=is_worker,
         **secure,  # type: ignore[arg-type]
     )
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict
+from importlib import import_module
 
 import click
 
+from tickwheel.errors import GatewayMissing
+from tickwheel_cli.running.gateway import NEEDED
 from tickwheel_cli.shared.output import print_json
 from tickwheel_cli.shared.session import current_session, json_option
 
@@ -38,14 +41,16 @@ class SeedRange(click.ParamType[range]):
     help="How long clients are at work, in simulated time; nights come on top.",
 )
 @click.option("--cluster", is_flag=True, help="Several machines, which share one log.")
+@click.option("--rocketmq", is_flag=True, help="Most clients are those of RocketMQ, behind gateways.")
 @json_option
-def simulate(seed: int | None, seeds: range | None, hours: float, cluster: bool) -> int:
+def simulate(seed: int | None, seeds: range | None, hours: float, cluster: bool, rocketmq: bool) -> int:
     """Run broker and clients in one process, in simulated time, on a disk and a network that fail.
 
     The broker is killed, loses power, gets errors from its disk, and its clock jumps. Everything that happens follows
     from the seed, so that a run that finds a defect can be repeated. An oracle checks at every step that nothing
     acknowledged is lost, nothing comes early, nobody else has a message, and order holds. In a cluster, nodes are
-    also stopped and cut off, and any of them is told at any moment to own the log.
+    also stopped and cut off, and any of them is told at any moment to own the log. Behind gateways, these are
+    killed and stopped as well; that needs pip install 'tickwheel[rocketmq]'.
 
     \b
     tickwheel simulate --seed 7 --hours 0.5
@@ -58,13 +63,20 @@ def simulate(seed: int | None, seeds: range | None, hours: float, cluster: bool)
         raise click.UsageError("--seed and --seeds exclude each other")
     chosen = seeds if seeds is not None else [secrets.randbelow(1 << 32) if seed is None else seed]
     # Broker and clients are imported only for a simulation.
-    return max([_run_one(one, hours, is_cluster=cluster) for one in chosen], default=0)
+    if rocketmq:
+        try:
+            import_module("tickwheel_simulation.rocketmq.site")
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in NEEDED:
+                raise
+            raise GatewayMissing from error
+    return max([_run_one(one, hours, is_cluster=cluster, has_gateway=rocketmq) for one in chosen], default=0)
 
 
-def _run_one(seed: int, hours: float, *, is_cluster: bool) -> int:
+def _run_one(seed: int, hours: float, *, is_cluster: bool, has_gateway: bool) -> int:
     from tickwheel_simulation.run import run_seed
 
-    report = run_seed(seed, hours, is_cluster=is_cluster)
+    report = run_seed(seed, hours, is_cluster=is_cluster, has_gateway=has_gateway)
     if current_session().json:
         print_json(asdict(report) | {"command": report.command})
         return 1 if report.violation else 0

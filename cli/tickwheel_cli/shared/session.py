@@ -154,6 +154,11 @@ _SECURITY = {
 }
 
 
+def security_variables() -> tuple[str, ...]:
+    """The variables that say the same, and the token itself."""
+    return (*(variable for variable, _ in _SECURITY.values()), "TICKWHEEL_TOKEN")
+
+
 class _Directory(click.Path):
     """A directory, and no empty name: that would be the working directory."""
 

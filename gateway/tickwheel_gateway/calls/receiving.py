@@ -32,6 +32,7 @@ from tickwheel_gateway.filters.tags import TagFilter
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Receipt, encode_receipt
+from tickwheel_gateway.wire.many import GivenOne, Receiver, given
 from tickwheel_gateway.wire.messages import Given, Held
 from tickwheel_gateway.wire.names import group_of, topic_of
 
@@ -92,8 +93,8 @@ class _Hand:
 class _Found:
     """What becomes of what was fetched."""
 
-    wanted: list[tuple[Delivered, Any]] = field(default_factory=list)
-    """Receipts, and messages as RocketMQ has them."""
+    wanted: list[tuple[Delivered, bytes]] = field(default_factory=list)
+    """Receipts, and the answers with the messages."""
     refused: list[Delivered] = field(default_factory=list)
     """By the filter."""
     dying: list[Dying] = field(default_factory=list)
@@ -236,24 +237,33 @@ class Receiving:
     def _sort(self, asked: Asked, wish: _Wish, fetched: Fetched) -> _Found:
         found = _Found()
         until_ms = 0 if wish.is_renewed else self._now_ms() + wish.lease_ms
-        store_host = self._store_host(asked)
-        for message, attempt in zip(fetched, fetched.attempts, strict=True):
-            receipt = Receipt(fetched.group_id, message.id, message.epoch, until_ms)
+        topic, store_host = wish.request.message_queue.topic, self._store_host(asked)
+        usual: list[GivenOne | None] = [None] * len(fetched)
+        if isinstance(wish.filter, TagFilter):
+            receiver = Receiver(topic.SerializeToString(), store_host, wish.lease_ms, until_ms)
+            usual = given(fetched.delivery.payload, fetched.attempts, receiver)
+        messages: list[Message] = []
+        for place, (one, receipt, attempt) in enumerate(
+            zip(usual, zip(fetched.ids, fetched.epochs, strict=True), fetched.attempts, strict=True)
+        ):
+            if one is not None and attempt <= wish.attempts:
+                if wish.filter.matches(one.tag, {}):
+                    found.wanted.append((receipt, one.answer))
+                else:
+                    found.refused.append(receipt)
+                continue
+            messages = messages or list(fetched)
+            message = messages[place]
             held = held_of(message)
-            given = Given(
-                wish.request.message_queue.topic,
-                store_host,
-                encode_receipt(receipt),
-                attempt,
-                wish.lease_ms,
-            )
-            out = shown(held, given)
+            handle = encode_receipt(Receipt(fetched.group_id, *receipt, until_ms))
+            out = shown(held, Given(topic, store_host, handle, attempt, wish.lease_ms))
             if not _is_wanted(wish.filter, out):
-                found.refused.append((message.id, message.epoch))
+                found.refused.append(receipt)
             elif attempt > wish.attempts:
                 found.dying.append(_dying(wish, fetched.group_id, message, held))
             else:
-                found.wanted.append(((message.id, message.epoch), out))
+                answer = schema.ReceiveMessageResponse(message=out)
+                found.wanted.append((receipt, answer.SerializeToString()))
         return found
 
     def _store_host(self, asked: Asked) -> str:
@@ -300,12 +310,10 @@ class Receiving:
             tell(first.status, Code.MESSAGE_NOT_FOUND, NOTHING_NEW)
         schema.set_milliseconds(last.delivery_timestamp, self._now_ms())
         receipts = [receipt for receipt, _ in found.wanted]
-        answers = [schema.ReceiveMessageResponse(message=message) for _, message in found.wanted]
+        answers = [answer for _, answer in found.wanted]
         self._remember(asked, wish, hand.group_id, receipts)
         try:
-            await asked.call.stream(
-                *(answer.SerializeToString() for answer in (first, *answers, last)), last=True
-            )
+            await asked.call.stream(first.SerializeToString(), *answers, last.SerializeToString(), last=True)
         except BaseException:
             written = max(0, asked.call.written - 1)  # the status is the first
             hand.let_go(receipts[:written])

@@ -7,10 +7,11 @@ and with transactions, go alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -30,6 +31,7 @@ from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Recall, encode_recall
+from tickwheel_gateway.wire.many import Sends
 from tickwheel_gateway.wire.messages import Limits, Sender, Sent, sent
 from tickwheel_gateway.wire.names import topic_of
 
@@ -42,12 +44,39 @@ Stored: TypeAlias = int | Refused
 """The number that the broker has given a message, or why there is none."""
 
 
-@dataclass(slots=True)
-class _Load:
+class _Load(Protocol):
     """Messages of one topic that go together: one of each call."""
 
     topic: str
     """In Tickwheel."""
+    calls: list[Single]
+    columns: Encoded
+
+    def answers(self, places: Sequence[int], ids: Sequence[int], now_ms: int) -> list[bytes]:
+        """What is answered to those that were stored."""
+
+
+@dataclass(slots=True)
+class _Usual:
+    """Some of what the C code has read."""
+
+    topic: str
+    calls: list[Single]
+    columns: Encoded
+    sends: Sends
+    places: Sequence[int]
+    """In ``sends``."""
+
+    def answers(self, places: Sequence[int], ids: Sequence[int], now_ms: int) -> list[bytes]:
+        """See `_Load`."""
+        return self.sends.answers([self.places[place] for place in places], ids, now_ms)
+
+
+@dataclass(slots=True)
+class _Unusual:
+    """What was read one by one."""
+
+    topic: str
     theirs: str
     """As RocketMQ has its name."""
     has_priority: bool
@@ -68,6 +97,13 @@ class _Load:
         if self.has_priority:
             columns.priorities.append(message.priority or 0)
 
+    def answers(self, places: Sequence[int], ids: Sequence[int], now_ms: int) -> list[bytes]:
+        """See `_Load`."""
+        return [
+            bytes(_response(self.theirs, [self.messages[place]], [stored], now_ms).SerializeToString())
+            for place, stored in zip(places, ids, strict=True)
+        ]
+
 
 @dataclass(slots=True)
 class _Alone:
@@ -81,28 +117,70 @@ class _Alone:
     messages: list[Sent]
 
 
-@dataclass(slots=True)
 class _Read:
-    """What calls ask for that arrived together."""
+    """What calls ask for that arrived together. Of the messages that keep an order, those of a later call are never in
+    an earlier load."""
 
-    loads: dict[tuple[str, bool], _Load] = field(default_factory=dict)
-    alone: list[_Alone] = field(default_factory=list)
-    size_bytes: int = 0
-    """Of their requests."""
+    def __init__(self) -> None:
+        self.loads: list[_Load] = []
+        self.alone: list[_Alone] = []
+        self.size_bytes = 0
+        """Of their requests."""
 
     def add(self, single: Single, topic: str, theirs: str, messages: list[Sent]) -> None:
-        """One more."""
+        """One more, after all that are there."""
         message = messages[0]
         if len(messages) > 1 or message.is_transaction:
             self.alone.append(_Alone(single, topic, theirs, messages))
             return
-        # To the broker a priority means nothing beside an ordering key; and all that have one go together, so that
-        # they keep their order.
+        # To the broker a priority means nothing beside an ordering key.
         has_priority = message.priority is not None and message.order_key is None
-        load = self.loads.get((topic, has_priority))
-        if load is None:
-            load = self.loads[topic, has_priority] = _Load(topic, theirs, has_priority)
+        load = self.loads[-1] if self.loads else None
+        if (
+            not isinstance(load, _Unusual)
+            or load.topic != topic
+            or load.has_priority != has_priority
+            or load.theirs != theirs
+        ):
+            load = _Unusual(topic, theirs, has_priority)
+            self.loads.append(load)
         load.add(single, message)
+
+    def add_usual(self, calls: Sequence[Single], sends: Sends, start: int) -> None:
+        """Some more that follow each other in ``sends``. Raises Refused, with none added, for a topic that may not
+        be."""
+        stop = start + len(calls)
+        names, priorities = sends.topics(start, stop), sends.priorities(start, stop)
+        kinds = [
+            (name, priority >= 0 and not order_key)
+            for name, priority, order_key in zip(
+                names, priorities, sends.order_keys(start, stop), strict=True
+            )
+        ]
+        topics = {name: topic_of(name.decode()) for name in dict.fromkeys(names)}
+        columns = Encoded(
+            sends.bodies(start, stop),
+            sends.keys(start, stop),
+            sends.headers(start, stop),
+            sends.order_keys(start, stop),
+            sends.deliver_at_ms(start, stop),
+            priorities,
+        )
+        self.size_bytes += sum(len(single.call.request) for single in calls)
+        for kind in dict.fromkeys(kinds):
+            places = [place for place, one in enumerate(kinds) if one == kind]
+            chosen = columns.chosen(places) if len(places) < len(calls) else columns
+            if not kind[1]:
+                chosen.priorities = []
+            self.loads.append(
+                _Usual(
+                    topics[kind[0]],
+                    [calls[place] for place in places],
+                    chosen,
+                    sends,
+                    [start + place for place in places],
+                )
+            )
 
 
 class Sending:
@@ -137,7 +215,31 @@ class Sending:
         """What may be stored; the others are answered."""
         limits = Limits(client.max_body_bytes, self._config.max_delay_ms)
         read = _Read()
-        for single in together.left:
+        for caller, group in groupby(together.left, key=lambda single: single.caller):
+            calls = list(group)
+            if (
+                self._pending_bytes + sum(len(single.call.request) for single in calls)
+                > self._max_pending_bytes
+            ):
+                self._read_singly(together, calls, read, limits, now_ms)
+                continue
+            sender = Sender(caller.client_id, caller.host)
+            sends = Sends([single.call.request for single in calls], sender, limits, now_ms)
+            stop = 0
+            for is_usual, run in groupby(sends.are_usual):
+                start, stop = stop, stop + len(list(run))
+                part = calls[start:stop]
+                if is_usual:
+                    with suppress(Refused):  # which of them is, is found out below
+                        read.add_usual(part, sends, start)
+                        continue
+                self._read_singly(together, part, read, limits, now_ms)
+        return read
+
+    def _read_singly(
+        self, together: Together, calls: Sequence[Single], read: _Read, limits: Limits, now_ms: int
+    ) -> None:
+        for single in calls:
             size_bytes = len(single.call.request)
             try:
                 request = schema.SendMessageRequest.FromString(single.call.request)
@@ -152,11 +254,10 @@ class Sending:
             else:
                 read.size_bytes += size_bytes
                 read.add(single, topic, request.messages[0].topic.name, messages)
-        return read
 
     async def _store(self, client: Client, together: Together, read: _Read, now_ms: int) -> None:
         # All are on their way, in their order, before any is waited for.
-        under_way = [(load, Joined(client, load.topic, load.columns)) for load in read.loads.values()]
+        under_way = [(load, Joined(client, load.topic, load.columns)) for load in read.loads]
         if len(under_way) == 1 and not read.alone:
             await _answer_load(client, together, *under_way[0], now_ms)
             return
@@ -250,12 +351,19 @@ async def _answer_load(client: Client, together: Together, load: _Load, joined: 
         await together.in_time(wait, client)
     finally:
         joined.leave()
-    for single, message, result in zip(load.calls, load.messages, results, strict=True) if results else ():
+    if isinstance(results, range):
+        together.answer_all(Code.OK, load.calls, load.answers(range(len(results)), results, now_ms))
+        return
+    stored: list[int] = []
+    for place, result in enumerate(results):
         if isinstance(result, TickwheelError):
-            together.refuse(single, result)
+            together.refuse(load.calls[place], result)
         else:
-            response = _response(load.theirs, [message], [result], now_ms)
-            together.answer(single, Code.OK, response.SerializeToString())
+            stored.append(place)
+    if stored:
+        ids = [result for result in results if isinstance(result, int)]
+        calls = [load.calls[place] for place in stored]
+        together.answer_all(Code.OK, calls, load.answers(stored, ids, now_ms))
 
 
 def _checked(request: Any, caller: Caller, limits: Limits, now_ms: int) -> tuple[str, list[Sent]]:

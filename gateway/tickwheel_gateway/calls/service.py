@@ -19,7 +19,7 @@ from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.together import GARBAGE, MethodOf, Single, Tally, Together
 from tickwheel_gateway.clients.brokers import Brokers
-from tickwheel_gateway.clients.caller import Caller, caller_of
+from tickwheel_gateway.clients.caller import CLIENT_ID, LANGUAGE, VERSION, Caller, caller_of
 from tickwheel_gateway.clients.credentials import SIGNED
 from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.transport.call import BatchMethod, Call, CallEnded, Method, Status
@@ -30,6 +30,8 @@ Identify: TypeAlias = Callable[[Mapping[str, str]], str]
 """The token of who has sent these headers, empty where none is needed. Raises Refused."""
 
 _STRANGER: Final = Caller("")
+_WHO: Final = (CLIENT_ID, LANGUAGE, VERSION, *SIGNED)
+"""The headers that say who calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +136,23 @@ class Service:
         self, method: MethodOf, calls: Sequence[Call], began_s: float
     ) -> list[tuple[Caller, Together]]:
         """The calls by their rights, with one caller of each."""
-        tokens: dict[tuple[str | None, ...], str] = {}
-        callers: dict[Caller, None] = {}
+        known: dict[tuple[object, ...], tuple[Caller, list[Single]]] = {}
         parties: dict[tuple[str, str], list[Single]] = {}
         for call in calls:
-            try:
-                signed = tuple(map(call.metadata.get, SIGNED))
-                token = tokens.get(signed)
-                if token is None:
-                    token = tokens[signed] = self._identify(call.metadata)
-                caller = caller_of(call, token)
-            except Exception as error:
-                stranger = Single(_STRANGER, call)
-                Together(method, [stranger], began_s).refuse(stranger, error)
-                continue
-            callers[caller] = None
-            parties.setdefault((token, caller.host), []).append(Single(caller, call))
-        for caller in callers:
-            self._registry.heard(caller)
+            # What says who calls is looked at once in all that arrive together, and no longer: a pair of keys, or a
+            # right, may be taken back.
+            said = (id(call.ends), *map(call.metadata.get, _WHO))
+            found = known.get(said)
+            if found is None:
+                try:
+                    caller = caller_of(call, self._identify(call.metadata))
+                except Exception as error:
+                    stranger = Single(_STRANGER, call)
+                    Together(method, [stranger], began_s).refuse(stranger, error)
+                    continue
+                self._registry.heard(caller)
+                found = known[said] = caller, parties.setdefault((caller.token, caller.host), [])
+            found[1].append(Single(found[0], call))
         return [(singles[0].caller, Together(method, singles, began_s)) for singles in parties.values()]
 
     async def _ask_together(self, caller: Caller, together: Together, answer: Batched) -> None:

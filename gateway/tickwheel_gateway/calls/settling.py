@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client, ReceiptResult
 from tickwheel.errors import UnknownGroup
 from tickwheel.protocol.limits import MAX_ID
-from tickwheel_gateway.calls.answers import refusal, tell
+from tickwheel_gateway.calls.answers import refusal, tell, tell_all
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.receiving import check_invisible
 from tickwheel_gateway.calls.service import Asked
@@ -27,6 +27,7 @@ from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Receipt, decode_receipt, encode_receipt
+from tickwheel_gateway.wire.many import Acks
 from tickwheel_gateway.wire.names import group_of, topic_of
 
 EXPIRED: Final = "receipt handle is expired"
@@ -62,6 +63,65 @@ class _Part:
     pairs: list[Delivered] = field(default_factory=list)
 
 
+@dataclass(eq=False, slots=True)
+class _Group:
+    """What is to be acked for one group of consumers."""
+
+    usual: list[int] = field(default_factory=list)
+    """Places of calls with one entry, which the C code has read."""
+    parts: list[_Part] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Read:
+    """Calls that arrived together."""
+
+    client: Client
+    together: Together
+    calls: list[Single]
+    acks: Acks
+    groups: dict[int, _Group] = field(default_factory=dict)
+    """By number, until they are answered."""
+
+    def group(self, group_id: int) -> _Group:
+        """That of a number."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = _Group()
+        return group
+
+    def pairs(self, group_id: int) -> list[Delivered]:
+        """The receipts of a group."""
+        group, receipts = self.groups[group_id], self.acks.receipts
+        return [
+            *(receipts[place] for place in group.usual),
+            *(pair for part in group.parts for pair in part.pairs),
+        ]
+
+    def tell(self, group_id: int, outcomes: list[Refused | None]) -> None:
+        """Answers the calls that have nothing of another group, with outcomes as the receipts are."""
+        group = self.groups.pop(group_id)
+        told = iter(outcomes[len(group.usual) :])
+        acked = []
+        for place, outcome in zip(group.usual, outcomes, strict=False):
+            if outcome is None:
+                acked.append(place)
+            else:
+                single = self.calls[place]
+                request = schema.AckMessageRequest.FromString(single.call.request)
+                _Acks(single, request, [outcome]).answer(self.together)
+        if acked:
+            calls = [self.calls[place] for place in acked]
+            self.together.answer_all(Code.OK, calls, self.acks.answers(acked))
+        for part in group.parts:
+            acks = part.acks
+            for place in part.places:
+                acks.outcomes[place] = next(told)
+            acks.left -= len(part.places)
+            if not acks.left:
+                acks.answer(self.together)
+
+
 class Settling:
     """Answers what a consumer says of messages that it has received."""
 
@@ -81,21 +141,23 @@ class Settling:
 
     async def ack(self, client: Client, together: Together) -> None:
         """Answers calls of AckMessage. Each entry has its own status. The receipts of a group go together."""
-        by_group: dict[int, list[_Part]] = {}
-        for single in together.left:
+        calls = together.left
+        read = _Read(client, together, calls, Acks([single.call.request for single in calls], self._now_ms()))
+        usual, groups = read.acks.are_usual, read.acks.groups
+        for place, single in enumerate(calls):
+            if usual[place]:
+                read.group(groups[place]).usual.append(place)
+                continue
             try:
-                acks = self._acks(single, by_group)
+                self._read(single, read)
             except DecodeError:
                 together.garbage(single)
             except Refused as error:
                 together.refuse(single, error)
-            else:
-                if not acks.left:
-                    acks.answer(together)
-        await together.in_time(partial(self._ack_all, client, together, by_group), client)
+        await together.in_time(partial(self._ack_all, read), client)
 
-    def _acks(self, single: Single, by_group: dict[int, list[_Part]]) -> _Acks:
-        """Those of a call, which are put with others of their groups. Raises DecodeError, Refused."""
+    def _read(self, single: Single, read: _Read) -> None:
+        """A call that is not usual. Raises DecodeError, Refused."""
         request = schema.AckMessageRequest.FromString(single.call.request)
         _check_names(request)
         if not request.entries:
@@ -107,37 +169,28 @@ class Settling:
                 receipt = self._receipt(entry.receipt_handle)
             except Refused as error:
                 acks.outcomes[place] = error
-            else:
-                part = parts.get(receipt.group_id)
-                if part is None:
-                    part = parts[receipt.group_id] = _Part(acks)
-                    by_group.setdefault(receipt.group_id, []).append(part)
-                part.places.append(place)
-                part.pairs.append((receipt.id, receipt.epoch))
-                acks.left += 1
-        return acks
+                continue
+            part = parts.get(receipt.group_id)
+            if part is None:
+                part = parts[receipt.group_id] = _Part(acks)
+                read.group(receipt.group_id).parts.append(part)
+            part.places.append(place)
+            part.pairs.append((receipt.id, receipt.epoch))
+            acks.left += 1
+        if not acks.left:
+            acks.answer(read.together)
 
-    async def _ack_all(self, client: Client, together: Together, by_group: dict[int, list[_Part]]) -> None:
-        """Takes what is answered out of ``by_group``; the rest may be tried again."""
-        if len(by_group) == 1:
-            await self._ack_group(client, together, by_group, *by_group)
+    async def _ack_all(self, read: _Read) -> None:
+        """Groups that are not answered may be tried again."""
+        if len(read.groups) == 1:
+            await self._ack_group(read, *read.groups)
             return
         async with trio.open_nursery() as nursery:
-            for group_id in by_group:
-                nursery.start_soon(self._ack_group, client, together, by_group, group_id)
+            for group_id in read.groups:
+                nursery.start_soon(self._ack_group, read, group_id)
 
-    async def _ack_group(
-        self, client: Client, together: Together, by_group: dict[int, list[_Part]], group_id: int
-    ) -> None:
-        pairs = [pair for part in by_group[group_id] for pair in part.pairs]
-        outcomes = iter(await self._ack(client, group_id, pairs))
-        for part in by_group.pop(group_id):
-            acks = part.acks
-            for place in part.places:
-                acks.outcomes[place] = next(outcomes)
-            acks.left -= len(part.places)
-            if not acks.left:
-                acks.answer(together)
+    async def _ack_group(self, read: _Read, group_id: int) -> None:
+        read.tell(group_id, await self._ack(read.client, group_id, read.pairs(group_id)))
 
     async def _ack(self, client: Client, group_id: int, pairs: list[Delivered]) -> list[Refused | None]:
         try:
@@ -241,10 +294,9 @@ def _answer_to_acks(request: Any, outcomes: list[Refused | None]) -> Any:
     for entry, refused in zip(request.entries, outcomes, strict=True):
         answer = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
         _tell_outcome(answer.status, refused)
-    if len({answer.status.code for answer in response.entries}) == 1:
-        _tell_outcome(response.status, outcomes[0])
-    else:
-        tell(response.status, Code.MULTIPLE_RESULTS)
+    tell_all(response.status, [answer.status.code for answer in response.entries])
+    if outcomes[0] is not None and response.status.code == outcomes[0].code:
+        response.status.message += f": {outcomes[0].text}"  # clients look for the name, and show the text
     return response
 
 

@@ -127,12 +127,12 @@ class Checks:
         for place, watch in self._watched.items():
             if place not in wanted:
                 watch.end()
-        for place in wanted - self._watched.keys():
+        for place in sorted(wanted - self._watched.keys()):
             watch = self._watched[place] = _Watch()
             nursery.start_soon(self._watch, place, watch)
-        for token in self._lists.keys() - tokens:
+        for token in sorted(self._lists.keys() - tokens):
             self._lists.pop(token).scope.cancel()
-        for token in tokens - self._lists.keys():
+        for token in sorted(tokens - self._lists.keys()):
             self._lists[token] = _List()
             nursery.start_soon(self._keep, token, self._lists[token])
 

@@ -48,7 +48,7 @@ class Call(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Headers of the request, without those of HTTP/2 itself; values of one name are joined by commas."""
+        """Headers of the request, without those of HTTP/2 itself; of one name the last value counts."""
 
     @property
     def deadline(self) -> float:

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 import trio
 
-from tickwheel_gateway.transport import engine as http2
-from tickwheel_gateway.transport.abuse import Abuse, Guard
-from tickwheel_gateway.transport.call import AnyMethod, BatchMethod, Call, CallEnded, Ends, Method, Status
-from tickwheel_gateway.transport.engine import Engine, ErrorCodes
-from tickwheel_gateway.transport.exchange import Batch, Exchange
-from tickwheel_gateway.transport.frames import Cutter, FrameTooLarge, NotHttp2
-from tickwheel_gateway.transport.framing import Malformed, MessageReader
-from tickwheel_gateway.transport.heads import Head, NoGrpc, only_http, read_head, refusal, trailers
+from tickwheel_gateway.transport.abuse import Abuse
+from tickwheel_gateway.transport.batch import Batch, BatchCall
+from tickwheel_gateway.transport.call import AnyMethod, BatchMethod, CallEnded, Ends, Status
+from tickwheel_gateway.transport.engine import (
+    ANY_STREAM,
+    OK_TRAILERS,
+    Broken,
+    ErrorCode,
+    Headers,
+    Stack,
+    goaway,
+)
+from tickwheel_gateway.transport.exchange import Exchange
+from tickwheel_gateway.transport.heads import trailers
 from tickwheel_gateway.transport.limits import READ_BYTES, Limits
-from tickwheel_gateway.transport.outgoing import Sender
+from tickwheel_gateway.transport.sender import Sender
 from tickwheel_gateway.transport.tally import Tally
 
 _LINGER_S: Final = 1.0
 _LINGER_BYTES: Final = 1 << 20
 _LAST_WORD_S: Final = 1.0
 """Between the GOAWAY that warns and the one that counts, unless the peer shows before that it has read the first."""
-_ANSWER_BYTES: Final = 17
-"""Of an ack of a PING; others are a little smaller."""
-_FAREWELL_PING: Final = b"farewell"
+
+_AnyCall: TypeAlias = Exchange | BatchCall
 
 _log = logging.getLogger("tickwheel.gateway.transport")
-
-
-async def _refuse(_call: Call) -> None:
-    """Never runs: the call has failed before."""
-
-
-_NOBODY: Final = Method(_refuse)
 
 
 class Connection:
@@ -49,32 +47,27 @@ class Connection:
         limits: Limits,
         tally: Tally,
         ends: Ends,
+        stack: Stack,
     ) -> None:
         self._stream = stream
         self._methods = methods
         self._limits = limits
         self._tally = tally
         self._ends = ends
-        self._guard = Guard(limits)
-        self._cutter = Cutter(self._guard)
-        self._engine = Engine(limits)
-        self._sender = Sender(self._engine, stream, self._guard, self._sent_all)
-        self._calls: dict[int, Exchange] = {}
-        self._verdicts: list[Callable[[], None]] = []
-        """What is to be said to the requests of one read: once all of it is known, also what the client took back."""
-        self._gathered: dict[BatchMethod, list[Exchange]] = {}
+        self._engine = stack.open(self)
+        self._sender = Sender(self._engine, stream, self._fetched)
+        self._calls: dict[int, _AnyCall] = {}
+        self._gathered: dict[BatchMethod, list[BatchCall]] = {}
         """Requests of one read that are served together."""
         self._nursery: trio.Nursery
         self._reading = trio.CancelScope()
-        self._idle_since = trio.current_time()
+        self._idle_since = self._now = trio.current_time()
         self._work_bytes = 0
-        self._partial_bytes = 0
-        self._ungranted_bytes = 0
         self._room = trio.Event()
-        self._is_crowded = False
-        self._last_stream = http2.ANY_STREAM
+        self._last_stream = ANY_STREAM
         """Later ones are refused."""
         self._leaving_since = math.inf
+        self._is_peer_leaving = False
         self._is_over = False
         """Nothing is read any more, and the engine may have ended."""
 
@@ -93,23 +86,26 @@ class Connection:
                 await self._linger()
                 self._nursery.cancel_scope.cancel()
         finally:
+            self._is_over = True
             self._drop_all()
+            self._engine.close()
             await trio.aclose_forcefully(self._stream)
 
     def leave(self) -> None:
         """Begin to end: what is under way will be finished."""
         if self._is_over or self._leaving_since < math.inf:
             return
-        if self._last_stream == http2.ANY_STREAM:
+        if self._last_stream == ANY_STREAM:
             self._leaving_since = trio.current_time()
-            self._sender.say(http2.goaway(http2.ANY_STREAM, ErrorCodes.NO_ERROR))
-            self._engine.ping(_FAREWELL_PING)
+            self._sender.say(goaway(ANY_STREAM, ErrorCode.NO_ERROR))
+            self._engine.say_farewell()
 
     def break_off(self) -> None:
         """End now: what is still running is cancelled, and its clients are told that they can try elsewhere."""
-        for exchange in list(self._calls.values()):
-            exchange.scope.cancel()
-            exchange.end(trailers(Status.UNAVAILABLE, "the server stops"))
+        for call in list(self._calls.values()):
+            if isinstance(call, Exchange):
+                call.scope.cancel()
+            call.end(trailers(Status.UNAVAILABLE, "the server stops"))
         self._last_word()
         self._reading.cancel()
 
@@ -120,40 +116,133 @@ class Connection:
         if now - self._sender.stalled_since >= self._limits.send_timeout_s:
             self._tally.abuses["no_reading"] += 1
             self._nursery.cancel_scope.cancel()  # it can be told nothing
-        elif now - self._sender.blocked_since() >= self._limits.send_timeout_s:
+        elif now - self._engine.blocked_since(now) >= self._limits.send_timeout_s:
             self._say_abuse("no_window")
         elif not self._calls and now - self._idle_since >= self._limits.idle_s:
             self._last_word()
             self._reading.cancel()
         elif now - self._leaving_since >= _LAST_WORD_S:
             self._last_word()
-        for exchange in list(self._calls.values()):
-            if exchange.deadline <= now and not exchange.is_running:
-                exchange.end(trailers(Status.DEADLINE_EXCEEDED, "deadline exceeded"))
+        late = trailers(Status.DEADLINE_EXCEEDED, "deadline exceeded")
+        for call in list(self._calls.values()):
+            if call.deadline <= now and not (isinstance(call, Exchange) and call.is_running):
+                call.end(late)
 
     # What a call does.
 
-    def push(self, exchange: Exchange) -> None:
+    def reply(self, call: _AnyCall, data: bytes) -> None:
         """See `Carrier`."""
-        self._sender.push(exchange)
-
-    def abort(self, exchange: Exchange) -> None:
-        """See `Carrier`."""
-        self._engine.reset(exchange.stream_id, ErrorCodes.CANCEL)
+        self._unhold(call, call.held_bytes)
+        self._engine.reply(call.stream_id, data)
         self._sender.ring()
-        self._sent_all(exchange)
 
-    def answered(self, exchange: Exchange) -> None:
+    def send(self, exchange: Exchange, messages: Sequence[bytes], *, last: bool) -> None:
         """See `Carrier`."""
-        self._unhold(exchange, exchange.held_bytes)
+        if not exchange.served_by.takes_stream:
+            self._unhold(exchange, exchange.held_bytes)
+        self._engine.send(exchange.stream_id, messages, last=last)
+        self._sender.ring()
+
+    def take_back(self, exchange: Exchange, at: int, count: int, *, reopen: bool) -> int:
+        """See `Carrier`."""
+        return self._engine.take_back(exchange.stream_id, at, count, reopen=reopen)
+
+    def end(self, call: _AnyCall, ending: Headers) -> None:
+        """See `Carrier`."""
+        if not self._engine.end(call.stream_id, ending):
+            self._over(call.stream_id)
+        self._sender.ring()
 
     def took(self, exchange: Exchange, size_bytes: int) -> None:
         """See `Carrier`."""
-        self._unhold(exchange, size_bytes)
+        self._unhold(exchange, size_bytes or 1)
         if not exchange.is_closed:
-            self._grant(exchange)
+            self._engine.took(exchange.stream_id)
+            self._sender.ring()
 
-    # Reading.
+    # Reading: what the engine tells.
+
+    def began(self, stream_id: int, method: str, metadata: Mapping[str, str], timeout_s: float) -> None:
+        """See `Receiver`."""
+        served_by = self._methods[method]
+        deadline = self._now + timeout_s
+        self._tally.calls += 1
+        if isinstance(served_by, BatchMethod):
+            self._calls[stream_id] = BatchCall(stream_id, method, metadata, deadline, b"", self, self._ends)
+            return
+        exchange = Exchange(stream_id, method, metadata, deadline, served_by, self, self._ends)
+        self._calls[stream_id] = exchange
+        if served_by.takes_stream:
+            self._start(exchange)
+
+    def asked(
+        self, stream_id: int, method: str, metadata: Mapping[str, str], timeout_s: float, request: bytes
+    ) -> None:
+        """See `Receiver`."""
+        served_by = self._methods[method]
+        if not isinstance(served_by, BatchMethod):
+            self.began(stream_id, method, metadata, timeout_s)
+            self.whole(stream_id, request)
+            return
+        call = BatchCall(stream_id, method, metadata, self._now + timeout_s, request, self, self._ends)
+        self._tally.calls += 1
+        self._calls[stream_id] = call
+        self._hold(call, len(request) or 1)
+        self._gathered.setdefault(served_by, []).append(call)
+
+    def whole(self, stream_id: int, request: bytes) -> None:
+        """See `Receiver`."""
+        call = self._calls.get(stream_id)
+        if call is None or call.ending is not None:
+            return
+        call.request = request
+        self._hold(call, len(request) or 1)
+        if isinstance(call, Exchange):
+            call.has_all = True
+            self._start(call)
+            return
+        served_by = self._methods[call.method]
+        assert isinstance(served_by, BatchMethod)
+        self._gathered.setdefault(served_by, []).append(call)
+
+    def arrived(self, stream_id: int, message: bytes) -> None:
+        """See `Receiver`."""
+        exchange = self._calls.get(stream_id)
+        if isinstance(exchange, Exchange) and exchange.ending is None:
+            exchange.inbox.append(message)
+            self._hold(exchange, len(message) or 1)
+            exchange.arrived()
+
+    def ended(self, stream_id: int) -> None:
+        """See `Receiver`."""
+        exchange = self._calls.get(stream_id)
+        if isinstance(exchange, Exchange):
+            exchange.has_all = True
+            exchange.arrived()
+
+    def reset(self, stream_id: int) -> None:
+        """See `Receiver`."""
+        if (call := self._calls.get(stream_id)) is not None:
+            self._drop(call, Status.CANCELLED)
+
+    def judged(self, stream_id: int, ending: Headers) -> None:
+        """See `Receiver`."""
+        call = self._calls.get(stream_id)
+        if call is None:
+            self._tally.calls += 1
+            call = BatchCall(stream_id, "", {}, math.inf, b"", self, self._ends)
+            self._calls[stream_id] = call
+        if isinstance(call, Exchange):
+            call.scope.cancel()
+        call.end(ending)
+
+    def peer_leaves(self) -> None:
+        """See `Receiver`."""
+        self._is_peer_leaving = True
+
+    def farewell_heard(self) -> None:
+        """See `Receiver`."""
+        self._last_word()
 
     async def _read(self) -> None:
         self._sender.ring()
@@ -163,27 +252,27 @@ class Connection:
                     self._room = trio.Event()
                     await self._room.wait()
                 await self._sender.wait_below(self._limits.pending_bytes)
-                data = await self._stream.receive_some(READ_BYTES)
+                data = bytes(await self._stream.receive_some(READ_BYTES))
                 if not data:
                     return
-                self._guard.reading()
-                for number, portion in enumerate(self._cutter.cut(bytes(data))):
-                    if number:
-                        await trio.lowlevel.checkpoint()
-                    self._take(portion)
-                if self._cutter.is_peer_leaving:
+                self._now = trio.current_time()
+                while self._engine.feed(data):
+                    self._start_gathered()
+                    self._sender.ring()
+                    await trio.lowlevel.checkpoint()
+                    data = b""
+                self._start_gathered()
+                self._sender.ring()
+                if self._is_peer_leaving:
                     self._end_if_idle()
         except Abuse as abuse:
-            self._say_abuse(abuse.reason)
-        except http2.ProtocolError as error:
-            if error.error_code == ErrorCodes.ENHANCE_YOUR_CALM:
-                self._tally.abuses["header_list"] += 1
-        except NotHttp2:
-            self._sender.say(http2.goaway(0, ErrorCodes.PROTOCOL_ERROR))
-        except FrameTooLarge:
-            self._sender.say(
-                http2.goaway(self._engine.highest_inbound_stream_id, ErrorCodes.FRAME_SIZE_ERROR)
-            )
+            if abuse.is_said:
+                self._tally.abuses[abuse.reason] += 1
+            else:
+                self._say_abuse(abuse.reason)
+        except Broken as broken:
+            if broken.code is not None:
+                self._sender.say(goaway(self._engine.last_stream_id, broken.code))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
 
@@ -191,182 +280,38 @@ class Connection:
         await self._sender.run()
         self._reading.cancel()
 
-    def _take(self, portion: bytes) -> None:
-        """What has arrived is worked off, then everything is said that there is to say about it."""
-        self._is_crowded = self._sender.waiting_bytes() >= self._limits.pending_bytes
-        queued_bytes = self._engine.queued_bytes
-        events = self._engine.receive_data(portion)
-        self._guard.answers((self._engine.queued_bytes - queued_bytes) // _ANSWER_BYTES)
-        for event in events:
-            if isinstance(event, http2.DataReceived):
-                self._took_data(event)
-            elif isinstance(event, http2.RequestReceived):
-                self._took_request(event)
-            elif isinstance(event, http2.StreamEnded):
-                self._took_end(event.stream_id)
-            elif isinstance(event, http2.StreamReset):
-                self._took_reset(event)
-            elif isinstance(event, http2.WindowUpdated):
-                self._sender.widened(event.stream_id)
-            elif isinstance(event, http2.RemoteSettingsChanged):
-                self._sender.all_widened()
-            elif isinstance(event, http2.PingAckReceived) and event.ping_data == _FAREWELL_PING:
-                self._last_word()
-        verdicts, self._verdicts = self._verdicts, []
-        for verdict in verdicts:
-            verdict()
-        gathered, self._gathered = self._gathered, {}
-        for method, exchanges in gathered.items():
-            self._start_batch(method, exchanges)
-        self._sender.pump()
-        self._sender.ring()
-
-    def _took_request(self, event: http2.RequestReceived) -> None:
-        stream_id = event.stream_id
-        if stream_id > self._last_stream or len(self._calls) >= self._limits.streams:
-            self._engine.reset(stream_id, ErrorCodes.REFUSED_STREAM)
-            self._guard.answers(1)
-            return
-        head, ending = Head("", {}, None, ""), None
-        method: AnyMethod = _NOBODY
-        try:
-            head = read_head(event.headers)
-            method = self._methods.get(head.method, _NOBODY)
-            if http2.size_of(event.headers) > self._limits.header_list_bytes:
-                raise Malformed(Status.RESOURCE_EXHAUSTED, "the metadata are too large")
-            if method is _NOBODY:
-                raise Malformed(Status.UNIMPLEMENTED, f"method {head.method[:200]!r} is unknown")
-            if self._is_crowded:
-                raise Malformed(Status.RESOURCE_EXHAUSTED, "too many answers wait for the client")
-        except NoGrpc as other:
-            ending = only_http(other.http_status)
-        except Malformed as malformed:
-            ending = trailers(malformed.status, malformed.text)
-        reader = MessageReader(head.encoding, self._limits.message_bytes)
-        exchange = Exchange(stream_id, head, reader, method, self, self._ends)
-        self._calls[stream_id] = exchange
-        self._tally.calls += 1
-        if ending is not None:
-            self._judge(exchange, ending)
-        elif method.takes_stream:
-            self._start(exchange)
-
-    def _took_data(self, event: http2.DataReceived) -> None:
-        size = event.flow_controlled_length
-        self._ungranted_bytes += size
-        if self._ungranted_bytes >= self._limits.connection_window_bytes // 4:
-            self._engine.increment_flow_control_window(self._ungranted_bytes)
-            self._ungranted_bytes = 0
-        if not event.data and event.stream_ended is None:
-            self._guard.empty_data()
-        exchange = self._calls.get(event.stream_id)
-        if exchange is None or exchange.ending is not None:
-            return  # it is answered, and what it still sends is not wanted
-        exchange.ungranted_bytes += size
-        try:
-            for message in exchange.reader.feed(event.data):
-                self._took_message(exchange, message)
-            self._count_partial(exchange)
-        except Malformed as malformed:
-            self._judge(exchange, trailers(malformed.status, malformed.text) + refusal(malformed))
-            return
-        if event.stream_ended is None:
-            self._grant(exchange)
-
-    def _took_message(self, exchange: Exchange, message: bytes) -> None:
-        if exchange.served_by.takes_stream:
-            exchange.inbox.append(message)
-            exchange.arrived()
-        elif exchange.request or exchange.held_bytes:
-            raise Malformed(Status.INTERNAL, "more than one message in a request that is no stream")
-        else:
-            exchange.request = message
-        held = len(message) or 1
-        exchange.held_bytes += held
-        self._work_bytes += held
-
-    def _count_partial(self, exchange: Exchange) -> None:
-        """What has arrived of messages that are not whole is bounded. The calls that are over it fail: to stop reading
-        would never make one whole.
-        """
-        partial = exchange.reader.partial_bytes
-        if partial != exchange.partial_bytes:
-            self._partial_bytes += partial - exchange.partial_bytes
-            exchange.partial_bytes = partial
-            if self._partial_bytes > self._limits.pending_bytes:
-                raise Malformed(Status.RESOURCE_EXHAUSTED, "too many large requests at once")
-
-    def _took_end(self, stream_id: int) -> None:
-        exchange = self._calls.get(stream_id)
-        if exchange is None:
-            return
-        exchange.has_all = True
-        if exchange.ending is not None:
-            return
-        if exchange.reader.partial_bytes:
-            self._judge(exchange, trailers(Status.INTERNAL, "the request ends within a message"))
-        elif exchange.served_by.takes_stream:
-            exchange.arrived()
-        elif not exchange.held_bytes:
-            self._judge(exchange, trailers(Status.INTERNAL, "a request without a message"))
-        else:
-            self._start(exchange)
-
-    def _took_reset(self, event: http2.StreamReset) -> None:
-        exchange = self._calls.get(event.stream_id)
-        if exchange is None:
-            return
-        self._drop(exchange, Status.CANCELLED)
-        if event.remote_reset:
-            self._guard.reset(trio.current_time())
-
-    def _grant(self, exchange: Exchange) -> None:
-        """Let the client send more on a stream, unless its handler is behind."""
-        if exchange.inbox or exchange.has_all:
-            return
-        if exchange.ungranted_bytes >= self._limits.stream_window_bytes // 2:
-            self._engine.widen(exchange.stream_id, exchange.ungranted_bytes)
-            exchange.ungranted_bytes = 0
-            self._sender.ring()
-
-    def _judge(self, exchange: Exchange, ending: http2.Headers) -> None:
-        """End a call by what it sent: not before the rest of what was read is known."""
-        exchange.ending = ending
-        exchange.scope.cancel()
-        self._verdicts.append(lambda: exchange.end(ending))
-
     # Calls.
 
     def _start(self, exchange: Exchange) -> None:
-        method = exchange.served_by
-        if isinstance(method, BatchMethod):
-            self._gathered.setdefault(method, []).append(exchange)
-            return
         exchange.is_running = True
-        self._nursery.start_soon(self._serve, exchange, method)
+        self._nursery.start_soon(self._serve, exchange)
 
-    def _start_batch(self, method: BatchMethod, exchanges: list[Exchange]) -> None:
-        batch = Batch([exchange for exchange in exchanges if not exchange.is_closed])
-        if batch.exchanges:
-            for exchange in batch.exchanges:
-                exchange.batch = batch
-            self._nursery.start_soon(self._serve_batch, method, batch)
+    def _start_gathered(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, {}
+            for method, calls in gathered.items():
+                batch = Batch([call for call in calls if not call.is_closed and call.ending is None])
+                if batch.calls:
+                    for call in batch.calls:
+                        call.batch = batch
+                    self._nursery.start_soon(self._serve_batch, method, batch)
 
     async def _serve_batch(self, method: BatchMethod, batch: Batch) -> None:
         try:
             with batch.scope:
-                await method.handler(batch.exchanges)
+                await method.handler(batch.calls)
         except Exception:
-            _log.exception("%d calls failed: %s", len(batch.exchanges), batch.exchanges[0].method)
-            for exchange in batch.exchanges:
-                exchange.fail(Status.INTERNAL, "internal error")
-        for exchange in batch.exchanges:
-            exchange.fail(Status.INTERNAL, "no answer")
+            _log.exception("%d calls failed: %s", len(batch.calls), batch.calls[0].method)
+            for call in batch.calls:
+                call.fail(Status.INTERNAL, "internal error")
+        for call in batch.calls:
+            if call.ending is None:
+                call.fail(Status.INTERNAL, "no answer")
 
-    async def _serve(self, exchange: Exchange, method: Method) -> None:
+    async def _serve(self, exchange: Exchange) -> None:
         try:
             with exchange.scope:
-                await method.handler(exchange)
+                await exchange.served_by.handler(exchange)
         except Exception as error:
             if not _is_ended(error):
                 _log.exception("a call failed: %s", exchange.method)
@@ -374,48 +319,67 @@ class Connection:
         exchange.is_running = False
         if exchange.is_closed:
             return
+        if exchange.ending not in (None, OK_TRAILERS):
+            return  # said, and on its way
         if exchange.scope.cancelled_caught:
             exchange.end(trailers(Status.DEADLINE_EXCEEDED, "deadline exceeded"))
         elif exchange.ending is None:
-            if exchange.is_head_sent or exchange.served_by.takes_stream:
-                exchange.end(trailers(Status.OK, ""))
+            if exchange.has_streamed or exchange.served_by.takes_stream:
+                exchange.end(OK_TRAILERS)
             else:
                 exchange.end(trailers(Status.INTERNAL, "no answer"))
 
-    def _sent_all(self, exchange: Exchange) -> None:
+    def _fetched(self, whole: Sequence[tuple[int, int]], over: Sequence[int]) -> list[tuple[Exchange, int]]:
+        """What the socket is given now: messages by stream, and the streams that are over with it."""
+        found = []
+        for stream_id, count in whole:
+            exchange = self._calls.get(stream_id)
+            if isinstance(exchange, Exchange):
+                exchange.fetched(count)
+                found.append((exchange, count))
+        for stream_id in over:
+            self._over(stream_id)
+        return found
+
+    def _over(self, stream_id: int) -> None:
         """A call's last frame is on its way."""
-        if exchange.stream_id in self._calls:
-            self._forget(exchange)
-            ending = exchange.ending or []
-            status = next((int(value) for name, value in ending if name == b"grpc-status"), 0)
-            self._tally.ended[status] += 1
-            self._end_if_idle()
-
-    def _drop(self, exchange: Exchange, status: Status) -> None:
-        """A call has nobody to answer to."""
-        self._forget(exchange)
+        call = self._calls.get(stream_id)
+        if call is None:
+            return
+        status = 0
+        if call.ending is not OK_TRAILERS:
+            status = next((int(value) for name, value in call.ending or [] if name == b"grpc-status"), 0)
         self._tally.ended[status] += 1
-        exchange.scope.cancel()
-        self._end_if_idle()
+        self._forget(call)
 
-    def _forget(self, exchange: Exchange) -> None:
-        del self._calls[exchange.stream_id]
+    def _drop(self, call: _AnyCall, status: Status) -> None:
+        """A call has nobody to answer to."""
+        self._tally.ended[status] += 1
+        if isinstance(call, Exchange):
+            call.scope.cancel()
+        self._forget(call)
+
+    def _forget(self, call: _AnyCall) -> None:
+        del self._calls[call.stream_id]
         self._tally.calls -= 1
-        self._unhold(exchange, exchange.held_bytes)
-        self._partial_bytes -= exchange.partial_bytes
-        exchange.partial_bytes = 0
-        self._sender.forget(exchange)
-        exchange.close()
+        if call.held_bytes:
+            self._unhold(call, call.held_bytes)
+        call.close()
         if not self._calls:
             self._idle_since = trio.current_time()
+            self._end_if_idle()
 
     def _drop_all(self) -> None:
-        for exchange in list(self._calls.values()):
-            self._drop(exchange, Status.CANCELLED)
+        for call in list(self._calls.values()):
+            self._drop(call, Status.CANCELLED)
 
-    def _unhold(self, exchange: Exchange, size_bytes: int) -> None:
-        size_bytes = min(size_bytes or 1, exchange.held_bytes)
-        exchange.held_bytes -= size_bytes
+    def _hold(self, call: _AnyCall, size_bytes: int) -> None:
+        call.held_bytes += size_bytes
+        self._work_bytes += size_bytes
+
+    def _unhold(self, call: _AnyCall, size_bytes: int) -> None:
+        size_bytes = min(size_bytes, call.held_bytes)
+        call.held_bytes -= size_bytes
         self._work_bytes -= size_bytes
         if self._work_bytes < self._limits.pending_bytes:
             self._room.set()
@@ -425,22 +389,20 @@ class Connection:
     def _say_abuse(self, reason: str) -> None:
         self._tally.abuses[reason] += 1
         _log.warning("a client is cut off: %s, %s", self._ends.peer, reason)
-        self._sender.say(
-            http2.goaway(self._engine.highest_inbound_stream_id, ErrorCodes.ENHANCE_YOUR_CALM, reason)
-        )
+        self._sender.say(goaway(self._engine.last_stream_id, ErrorCode.ENHANCE_YOUR_CALM, reason))
         self._reading.cancel()
 
     def _last_word(self) -> None:
         """From now on no new stream is served."""
-        if self._last_stream == http2.ANY_STREAM:
+        if self._last_stream == ANY_STREAM:
             self._leaving_since = math.inf
-            self._last_stream = self._engine.highest_inbound_stream_id
-            self._sender.say(http2.goaway(self._last_stream, ErrorCodes.NO_ERROR))
+            self._last_stream = self._engine.last_stream_id
+            self._engine.refuse_after(self._last_stream)
+            self._sender.say(goaway(self._last_stream, ErrorCode.NO_ERROR))
             self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        is_leaving = self._cutter.is_peer_leaving or self._last_stream != http2.ANY_STREAM
-        if is_leaving and not self._calls:
+        if (self._is_peer_leaving or self._last_stream != ANY_STREAM) and not self._calls:
             self._reading.cancel()
 
     async def _linger(self) -> None:

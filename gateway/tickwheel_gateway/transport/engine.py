@@ -1,152 +1,157 @@
-"""`h2` as this server uses it. No other module imports `h2`, so that another engine can take its place."""
+"""The interface to HTTP/2: calls above, bytes below. Nothing above it knows which library does the work."""
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final, Protocol, TypeAlias
 
-import h2.connection
-import h2.events
-import h2.exceptions
-import h2.settings
-import h2.stream
-import hpack
-from h2.errors import ErrorCodes as ErrorCodes
-from hyperframe.frame import GoAwayFrame
-
-from tickwheel_gateway.transport.limits import FRAME_BYTES, HEADER_TABLE_BYTES, Limits
-
-ProtocolError = h2.exceptions.ProtocolError
-DataReceived = h2.events.DataReceived
-PingAckReceived = h2.events.PingAckReceived
-RemoteSettingsChanged = h2.events.RemoteSettingsChanged
-RequestReceived = h2.events.RequestReceived
-StreamEnded = h2.events.StreamEnded
-StreamReset = h2.events.StreamReset
-WindowUpdated = h2.events.WindowUpdated
-
-Headers = list[tuple[bytes, bytes]]
+Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 ANY_STREAM: Final = 2**31 - 1
 """As the last stream of a GOAWAY: what is under way will be served."""
-OK_HEAD: Final[Headers] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 OK_TRAILERS: Final[Headers] = [(b"grpc-status", b"0")]
-_BLOCKS: Final = {
-    id(OK_HEAD): b"\x88\x0f\x10\x10application/grpc",
-    id(OK_TRAILERS): b"\x00\x0bgrpc-status\x010",
-}
-"""In HPACK, by the static table alone: they do not depend on what was sent before."""
-_FRAME_HEAD: Final = struct.Struct("!BHBBI")
-_HEADERS, _END_STREAM, _END_HEADERS = 1, 1, 4
-_MOST_CLOSED: Final = 128
-"""Streams that are remembered after their end, so that what was under way to them is no error: `h2` would keep 65,536,
-which are 8 MiB for each client that stays long enough."""
-_SWEEP_EVERY: Final = 8
+FAREWELL: Final = b"farewell"
+"""What the PING after the first GOAWAY carries: whoever acks it has read the GOAWAY."""
+_GOAWAY: Final = struct.Struct("!BHBBIII")
+_GOAWAY_TYPE: Final = 7
 
 
-class _Decoder(hpack.Decoder):
-    """`h2` would lower its bound to what the peer was told, and end the connection for one large request."""
+class ErrorCode(IntEnum):
+    """Of HTTP/2, as far as this server says them."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        super().__init__()
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    ENHANCE_YOUR_CALM = 11
+
+
+class Broken(Exception):
+    """The connection cannot go on. `code` is for the GOAWAY; None: the engine says it itself."""
+
+    def __init__(self, code: ErrorCode | None = None) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Receiver(Protocol):
+    """What an engine tells of. All of it may be told within `Engine.feed`, and nothing else."""
+
+    def began(self, stream_id: int, method: str, metadata: Mapping[str, str], timeout_s: float) -> None:
+        """A call of a method that there is. Its request is not whole, or is a stream."""
+
+    def asked(
+        self, stream_id: int, method: str, metadata: Mapping[str, str], timeout_s: float, request: bytes
+    ) -> None:
+        """A call of a method that takes no stream, with its request: in place of `began` and `whole`."""
+
+    def whole(self, stream_id: int, request: bytes) -> None:
+        """The request of a call that began, and takes no stream."""
+
+    def arrived(self, stream_id: int, message: bytes) -> None:
+        """A message of a call that takes a stream."""
+
+    def ended(self, stream_id: int) -> None:
+        """The client ends the stream of a request."""
+
+    def reset(self, stream_id: int) -> None:
+        """The client wants no answer, or the stream has broken."""
+
+    def judged(self, stream_id: int, ending: Headers) -> None:
+        """What was sent makes an answer impossible: the call, whether it began or not, is to end with this."""
+
+    def peer_leaves(self) -> None:
+        """It opens no more streams, and waits for those that there are."""
+
+    def farewell_heard(self) -> None:
+        """The PING of `Engine.say_farewell` came back."""
+
+
+Sent: TypeAlias = tuple[bytes, Sequence[tuple[int, int]], Sequence[int]]
+"""Bytes for the socket; by stream how many messages of `send` end in them; the streams that end in them."""
+
+
+class Engine(Protocol):
+    """The server's side of one connection: no input or output. What is asked of a stream that has ended does nothing.
+
+    Each engine refuses streams beyond `Limits.streams` and judges what goes beyond the limits for requests; it
+    gives windows back for what has arrived, but not for a stream whose messages wait to be taken.
+    """
 
     @property
-    def max_header_list_size(self) -> int:
-        return self._most_bytes
-
-    @max_header_list_size.setter
-    def max_header_list_size(self, _size: int) -> None:
-        """It stays."""
-
-
-class Engine(h2.connection.H2Connection):
-    """The server's side of one connection: bytes and events, no input or output."""
-
-    MAX_CLOSED_STREAMS = _MOST_CLOSED
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(
-            h2.config.H2Configuration(
-                client_side=False,
-                header_encoding=None,
-                validate_outbound_headers=False,
-                normalize_outbound_headers=False,
-            )
-        )
-        self._sweep_at = _SWEEP_EVERY
-        self.decoder = _Decoder(limits.header_block_bytes)
-        self.local_settings = h2.settings.Settings(
-            client=False,
-            initial_values={
-                h2.settings.SettingCodes.HEADER_TABLE_SIZE: HEADER_TABLE_BYTES,
-                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: limits.streams,
-                h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-                h2.settings.SettingCodes.MAX_FRAME_SIZE: FRAME_BYTES,
-                h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
-            },
-        )
-        self.initiate_connection()
-        self.increment_flow_control_window(limits.connection_window_bytes - 65_535)
+    def last_stream_id(self) -> int:
+        """The highest that the peer has opened."""
 
     @property
-    def open_inbound_streams(self) -> int:
-        """`h2` goes over all streams for each new one. It is not asked: too many are refused one by one, where `h2`
-        would end the connection; but streams that are closed must go.
+    def unwritten_bytes(self) -> int:
+        """What waits for the socket, about. What waits for windows may be part of it."""
+
+    @property
+    def partial_bytes(self) -> int:
+        """What has arrived of messages that are not whole."""
+
+    def feed(self, data: bytes) -> bool:
+        """What has arrived. True: there is more to do, by feeding nothing, but others should have a turn.
+
+        Raises Abuse and Broken. What was told before counts all the same.
         """
-        if len(self.streams) >= self._sweep_at:
-            left = self._open_streams(1) and len(self.streams)
-            self._sweep_at = left + max(_SWEEP_EVERY, left // 2)
-        return 0
+
+    def refuse_after(self, stream_id: int) -> None:
+        """Later streams are refused one by one."""
+
+    def took(self, stream_id: int) -> None:
+        """A message that has `arrived` no longer waits."""
+
+    def reply(self, stream_id: int, message: bytes) -> None:
+        """The only message of an answer, and status 0 after it."""
+
+    def send(self, stream_id: int, messages: Sequence[bytes], *, last: bool) -> None:
+        """More messages of an answer. With `last` status 0 follows."""
+
+    def take_back(self, stream_id: int, at: int, count: int, *, reopen: bool) -> int:
+        """Drop so many messages of `send`, from that place among those that were not reported yet. One that has begun
+        stays; returns how many went. With `reopen` more messages may follow, if some went.
+        """
+
+    def end(self, stream_id: int, ending: Headers) -> bool:
+        """Drop what was not begun and end with these trailers. False: a message was begun, and the stream was reset."""
+
+    def say_farewell(self) -> None:
+        """A PING whose ack will be told."""
+
+    def data_to_send(self) -> Sent:
+        """What can leave now, whole frames, in a piece of reasonable size. What it gave before is written by now.
+
+        Empty bytes: there is no more for now.
+        """
 
     @property
-    def queued_bytes(self) -> int:
-        """What `data_to_send` would give."""
-        return len(self._data_to_send)
+    def has_ended(self) -> bool:
+        """It has said the last word itself, and takes in nothing more."""
 
-    def answer(self, stream_id: int, headers: Headers, *, last: bool = False) -> None:
-        """Headers or trailers. Those that every call has are encoded once: `h2` takes a fifth of its time for them."""
-        block = _BLOCKS.get(id(headers))
-        if block is None or self.encoder.table_size_changes:  # the next block must tell of the change
-            self.send_headers(stream_id, headers, end_stream=last)
-            return
-        stream_states = self.streams[stream_id].state_machine
-        stream_states.process_input(h2.stream.StreamInputs.SEND_HEADERS)
-        if last:
-            stream_states.process_input(h2.stream.StreamInputs.SEND_END_STREAM)
-        flags = _END_HEADERS | _END_STREAM if last else _END_HEADERS
-        self._data_to_send += _FRAME_HEAD.pack(0, len(block), _HEADERS, flags, stream_id) + block
+    def blocked_since(self, now: float) -> float:
+        """Since when the peer has given no window for what waits; of all streams the longest. Asked each second."""
 
-    def room(self, stream_id: int) -> int:
-        """How many bytes of DATA the peer takes now, of this stream and in all."""
-        return self.local_flow_control_window(stream_id)
-
-    def stream_room(self, stream_id: int) -> int:
-        """How many it takes of this stream, whatever it takes in all."""
-        return self.streams[stream_id].outbound_flow_control_window
-
-    def widen(self, stream_id: int, size_bytes: int) -> None:
-        """Let the peer send more on a stream, unless it has ended it since."""
-        stream = self.streams.get(stream_id)
-        if stream is not None and not stream.closed:
-            self.increment_flow_control_window(size_bytes, stream_id)
-
-    def reset(self, stream_id: int, code: ErrorCodes) -> None:
-        """End a stream whose other side may not have ended."""
-        with contextlib.suppress(h2.exceptions.StreamClosedError):
-            self.reset_stream(stream_id, code)
+    def close(self) -> None:
+        """Nothing is asked any more."""
 
 
-def goaway(last_stream_id: int, code: ErrorCodes, reason: str = "") -> bytes:
-    """The frame. Not by way of `h2`, which would send nothing more on the streams that there are."""
-    frame = GoAwayFrame(
-        0, last_stream_id=last_stream_id, error_code=code, additional_data=reason.encode("ascii", "replace")
-    )
-    return bytes(frame.serialize())
+class Stack(Protocol):
+    """A library that serves HTTP/2, with what it needs to know of the server."""
+
+    @property
+    def name(self) -> str:
+        """For the log and metrics."""
+
+    def open(self, receiver: Receiver) -> Engine:
+        """For a new connection."""
 
 
-def size_of(headers: Iterable[tuple[Any, ...]]) -> int:
-    """As SETTINGS_MAX_HEADER_LIST_SIZE counts."""
-    return sum(len(name) + len(value) + 32 for name, value in headers)
+def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
+    """The frame. Not by way of a library: those send nothing more then on the streams that there are."""
+    text = reason.encode("ascii", "replace")
+    size = 8 + len(text)
+    return _GOAWAY.pack(size >> 16, size & 0xFFFF, _GOAWAY_TYPE, 0, 0, last_stream_id, code) + text

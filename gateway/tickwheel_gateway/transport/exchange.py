@@ -1,65 +1,50 @@
-"""One call on its stream: what has arrived of its request, and what waits to be sent."""
+"""A call that one handler serves alone: what has arrived of its request, and what waits to be sent."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 import trio
 
-from tickwheel_gateway.transport.call import AnyMethod, CallEnded, Ends
-from tickwheel_gateway.transport.engine import OK_TRAILERS
-from tickwheel_gateway.transport.framing import MessageReader, framed
-from tickwheel_gateway.transport.heads import Head, trailers
-
-_Headers = list[tuple[bytes, bytes]]
+from tickwheel_gateway.transport.call import CallEnded, Ends, Method
+from tickwheel_gateway.transport.engine import OK_TRAILERS, Headers
+from tickwheel_gateway.transport.heads import trailers
 
 
 class Carrier(Protocol):
     """The connection, as a call sees it."""
 
-    def push(self, exchange: Exchange) -> None:
-        """There is something to send."""
+    def reply(self, exchange: Exchange, data: bytes) -> None:
+        """The only answer; the request is no longer in work."""
 
-    def abort(self, exchange: Exchange) -> None:
-        """It ends in the middle of a message: without trailers."""
+    def send(self, exchange: Exchange, messages: Sequence[bytes], *, last: bool) -> None:
+        """More answers."""
 
-    def answered(self, exchange: Exchange) -> None:
-        """The request is no longer in work: its bytes count no more."""
+    def take_back(self, exchange: Exchange, at: int, count: int, *, reopen: bool) -> int:
+        """Some that were not begun; how many went."""
+
+    def end(self, exchange: Exchange, ending: Headers) -> None:
+        """Drop what was not begun, and end with these trailers."""
 
     def took(self, exchange: Exchange, size_bytes: int) -> None:
         """The handler has taken a message of a stream."""
 
 
 class Piece:
-    """One framed message on its way."""
+    """One message on its way."""
 
-    __slots__ = ("at", "data", "done", "is_written")
+    __slots__ = ("done", "is_written")
 
-    def __init__(self, message: bytes) -> None:
-        self.data = framed(message)
-        self.at = 0
+    def __init__(self) -> None:
         self.is_written = False
         self.done: trio.Event | None = None
 
-
-class Batch:
-    """Calls that one handler serves together. It is cancelled when all of them have ended."""
-
-    __slots__ = ("exchanges", "left", "scope")
-
-    def __init__(self, exchanges: list[Exchange]) -> None:
-        self.exchanges = exchanges
-        self.left = len(exchanges)
-        self.scope = trio.CancelScope()
-
-    def lost_one(self) -> None:
-        """One of them has ended."""
-        self.left -= 1
-        if not self.left:
-            self.scope.cancel()
+    def settle(self) -> None:
+        """It is written, or never will be."""
+        if self.done is not None:
+            self.done.set()
 
 
 class Exchange:
@@ -68,70 +53,60 @@ class Exchange:
     __slots__ = (
         "_arrival",
         "_carrier",
-        "batch",
-        "blocked_since",
+        "_leaving",
         "deadline",
         "ending",
         "ends",
         "has_all",
+        "has_streamed",
         "held_bytes",
         "inbox",
         "is_closed",
-        "is_head_sent",
         "is_running",
         "metadata",
         "method",
         "out",
-        "out_bytes",
-        "partial_bytes",
-        "reader",
         "request",
         "scope",
         "served_by",
         "stream_id",
-        "ungranted_bytes",
         "written",
     )
 
     def __init__(
         self,
         stream_id: int,
-        head: Head,
-        reader: MessageReader,
-        served_by: AnyMethod,
+        method: str,
+        metadata: Mapping[str, str],
+        deadline: float,
+        served_by: Method,
         carrier: Carrier,
         ends: Ends,
     ) -> None:
         self.stream_id = stream_id
-        self.method = head.method
-        self.metadata = head.metadata
-        self.deadline = math.inf if head.timeout_s is None else trio.current_time() + head.timeout_s
+        self.method = method
+        self.metadata = metadata
+        self.deadline = deadline
         self.ends = ends
         self.request = b""
         self.written = 0
-        self.reader = reader
         self.served_by = served_by
-        self.scope = trio.CancelScope(deadline=self.deadline)
-        self.batch: Batch | None = None
-        """With whom it is served, where it is not served alone."""
+        self.scope = trio.CancelScope(deadline=deadline)
         self.is_running = False
         self.has_all = False
         """The client has ended its side."""
         self.inbox: deque[bytes] = deque()
         self.held_bytes = 0
         """Of whole messages, in work."""
-        self.partial_bytes = 0
-        self.ungranted_bytes = 0
-        """Received, and not yet given back to the window of the stream."""
-        self.is_head_sent = False
+        self.has_streamed = False
         self.out: deque[Piece] = deque()
-        self.out_bytes = 0
-        self.ending: _Headers | None = None
+        """What the engine has and has not given to the socket."""
+        self._leaving: deque[Piece] = deque()
+        """What the socket is being given."""
+        self.ending: Headers | None = None
         """The trailers, once they are known."""
         self.is_closed = False
         """Nothing more can be sent."""
-        self.blocked_since = math.inf
-        """Since when the peer gives no window for what waits."""
         self._carrier = carrier
         self._arrival: trio.Event | None = None
 
@@ -139,32 +114,27 @@ class Exchange:
         """See `Call`."""
         if self.is_closed or self.ending is not None:
             return
-        self._carrier.answered(self)
-        self._put(Piece(data))
         self.ending = OK_TRAILERS
-        self._carrier.push(self)
+        self._carrier.reply(self, data)
 
     async def stream(self, *messages: bytes, last: bool = False) -> None:
         """See `Call`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.is_closed or self.ending is not None:
             raise CallEnded
-        if not self.served_by.takes_stream:
-            self._carrier.answered(self)
-        pieces = [Piece(message) for message in messages]
-        for piece in pieces:
-            self._put(piece)
+        self.has_streamed = True
         if last:
             self.ending = OK_TRAILERS
+        pieces = [Piece() for _ in messages]
+        self.out += pieces
+        self._carrier.send(self, messages, last=last)
         if not pieces:
-            self._carrier.push(self)
             return
         done = pieces[-1].done = trio.Event()
-        self._carrier.push(self)
         try:
             await done.wait()
         except trio.Cancelled:
-            if self._take_back(pieces) and last:
+            if self._take_back(pieces, reopen=last) and last:
                 self.ending = None
             raise
         if not pieces[-1].is_written:
@@ -193,16 +163,13 @@ class Exchange:
         self._carrier.took(self, len(message))
         return message
 
-    def end(self, ending: _Headers) -> None:
+    def end(self, ending: Headers) -> None:
         """Whatever was said before: these are the trailers. What was not begun is dropped."""
         if self.is_closed:
             return
-        self._take_back(self.out)
         self.ending = ending
-        if self.out:
-            self._carrier.abort(self)
-        else:
-            self._carrier.push(self)
+        self._drop_out()
+        self._carrier.end(self, ending)
 
     def arrived(self) -> None:
         """There is a message, or the client has ended its side."""
@@ -210,33 +177,44 @@ class Exchange:
             self._arrival.set()
             self._arrival = None
 
+    def fetched(self, count: int) -> None:
+        """So many messages are given to the socket now."""
+        for _ in range(min(count, len(self.out))):
+            self._leaving.append(self.out.popleft())
+
+    def wrote(self, count: int) -> None:
+        """It has taken so many."""
+        for _ in range(min(count, len(self._leaving))):
+            piece = self._leaving.popleft()
+            self.written += 1
+            piece.is_written = True
+            piece.settle()
+
+    def lost(self) -> None:
+        """The socket is gone, and with it what was being written."""
+        while self._leaving:
+            self._leaving.popleft().settle()
+
     def close(self) -> None:
         """Nothing more goes or comes."""
         self.is_closed = True
-        if self.batch is not None:
-            self.batch.lost_one()
-        self.reader.drop()
-        for piece in self.out:
-            if piece.done is not None:
-                piece.done.set()
-        self.out.clear()
-        self.out_bytes = 0
+        self._drop_out()
         self.arrived()
 
-    def _put(self, piece: Piece) -> None:
-        self.out.append(piece)
-        self.out_bytes += len(piece.data)
+    def _drop_out(self) -> None:
+        while self.out:
+            self.out.popleft().settle()
 
-    def _take_back(self, pieces: list[Piece] | deque[Piece]) -> bool:
-        """Drops what was not begun; whether there was something."""
-        back = {piece for piece in pieces if not piece.at}.intersection(self.out)
-        for piece in back:
-            self.out_bytes -= len(piece.data)
-            if piece.done is not None:
-                piece.done.set()
-        if back:
-            self.out = deque(piece for piece in self.out if piece not in back)
-        return bool(back)
+    def _take_back(self, pieces: list[Piece], *, reopen: bool) -> bool:
+        """Drops those of these that were not begun; whether there was something."""
+        there = [piece for piece in pieces if piece in self.out]
+        if not there:
+            return False
+        at = self.out.index(there[0])
+        count = self._carrier.take_back(self, at, len(there), reopen=reopen)
+        for piece in there[len(there) - count :]:
+            self.out.remove(piece)
+        return count > 0
 
 
 class _Requests:

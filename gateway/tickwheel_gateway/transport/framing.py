@@ -7,6 +7,7 @@ import zlib
 from typing import Final
 
 from tickwheel_gateway.transport.call import Status
+from tickwheel_gateway.transport.verdicts import BAD_FLAG, BAD_TIMEOUT, large_message
 
 PREFIX_BYTES: Final = 5
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -76,12 +77,9 @@ class MessageReader:
 
     def _check(self, flag: int, length: int) -> None:
         if length > self._most_bytes:
-            raise Malformed(
-                Status.RESOURCE_EXHAUSTED,
-                f"a message of {length} bytes; at most {self._most_bytes} are allowed",
-            )
+            raise Malformed(*large_message(length, self._most_bytes))
         if flag > 1:
-            raise Malformed(Status.INTERNAL, "neither 0 nor 1 says whether a message is compressed")
+            raise Malformed(*BAD_FLAG)
         if flag and self._encoding != "gzip":
             raise UnknownCompression(self._encoding)
 
@@ -112,7 +110,7 @@ def timeout_s(text: str) -> float:
     """Of grpc-timeout. Raises Malformed."""
     match = _TIMEOUT.fullmatch(text)
     if match is None:
-        raise Malformed(Status.INTERNAL, "grpc-timeout is malformed")
+        raise Malformed(*BAD_TIMEOUT)
     return int(match[1]) * _SECONDS[match[2]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,8 @@ from tickwheel_gateway.transport.framing import Malformed, UnknownCompression, p
 
 _Header = tuple[bytes, bytes]
 
+UNSEEN: Final = frozenset(("grpc-timeout", "x-mq-request-id"))
+"""Not among the metadata: they are of one call alone, and the rest is the same for many."""
 _ACCEPTED: Final = (b"grpc-accept-encoding", b"identity,gzip")
 _GRPC: Final = b"application/grpc"
 
@@ -29,13 +32,15 @@ class Head:
 
     method: str
     metadata: dict[str, str]
-    timeout_s: float | None
+    timeout_s: float
+    """Infinite without one."""
     encoding: str
 
 
 def read_head(headers: Iterable[_Header]) -> Head:
     """Raises NoGrpc and Malformed."""
     path = http_method = content_type = b""
+    timeout: str | None = None
     metadata: dict[str, str] = {}
     for name, value in headers:
         if name[:1] == b":":
@@ -45,7 +50,13 @@ def read_head(headers: Iterable[_Header]) -> Head:
                 http_method = value
             continue
         key, text = name.decode("latin-1"), value.decode("latin-1")
-        metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        if key in UNSEEN:
+            if key == "grpc-timeout":
+                timeout = text
+            continue
+        # The last one counts, as it does for RocketMQ: when the client for Go sends a message again, it adds its
+        # headers to those of the try before.
+        metadata[key] = text
         if key == "content-type":
             content_type = value
     if http_method != b"POST":
@@ -57,11 +68,10 @@ def read_head(headers: Iterable[_Header]) -> Head:
         b" ",
     ):
         raise NoGrpc(415)
-    timeout = metadata.get("grpc-timeout")
     return Head(
         path.decode("latin-1"),
         metadata,
-        None if timeout is None else timeout_s(timeout),
+        math.inf if timeout is None else timeout_s(timeout),
         metadata.get("grpc-encoding", "identity"),
     )
 
@@ -87,3 +97,10 @@ def only_http(http_status: int) -> list[_Header]:
         (b"grpc-status", b"%d" % Status.UNKNOWN),
         (b"grpc-message", b"content-type must be application/grpc, method POST"),
     ]
+
+
+def ending_of(reason: Malformed | NoGrpc) -> list[_Header]:
+    """How a call ends whose request cannot be served."""
+    if isinstance(reason, NoGrpc):
+        return only_http(reason.http_status)
+    return trailers(reason.status, reason.text) + refusal(reason)

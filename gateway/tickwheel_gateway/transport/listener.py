@@ -16,6 +16,7 @@ from tickwheel_gateway.transport.call import AnyMethod, Ends
 from tickwheel_gateway.transport.connection import Connection
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.opening import NotWelcome, open_stream
+from tickwheel_gateway.transport.stacks import choose
 from tickwheel_gateway.transport.tally import Tally
 
 _LOOK_S: Final = 1.0
@@ -37,10 +38,13 @@ class Server:
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         is_plain_allowed: bool = True,
+        stack: str = "",
     ) -> None:
-        """``methods``: by whole path. ``tls``: the context for a handshake that begins now."""
+        """``methods``: by whole path. ``tls``: the context for a handshake that begins now. ``stack``: the library for
+        HTTP/2, by name; else the best that is there."""
         self._methods = methods
         self._limits = limits or Limits()
+        self._stack = choose(stack, methods, self._limits)
         self._tls = tls
         self._is_plain_allowed = is_plain_allowed
         self._connections: set[Connection] = set()
@@ -48,7 +52,7 @@ class Server:
         self._accepting = trio.CancelScope()
         self.stopping = trio.Event()
         """Set by `stop`: what only waits, as a long poll, ends itself then."""
-        self.tally = Tally()
+        self.tally = Tally(self._stack.name)
 
     async def serve(
         self,
@@ -56,6 +60,7 @@ class Server:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Until `stop`, and until calls that ran then are finished, or their time is over. Closes the listeners."""
+        _log.info("HTTP/2 is served by %s", self._stack.name)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look)
             with self._accepting:
@@ -120,7 +125,12 @@ class Server:
             self.tally.failed_handshakes += 1
             return
         connection = Connection(
-            opened[0], self._methods, self._limits, self.tally, Ends(peer, local, is_tls=opened[1])
+            opened[0],
+            self._methods,
+            self._limits,
+            self.tally,
+            Ends(peer, local, is_tls=opened[1]),
+            self._stack,
         )
         self._connections.add(connection)
         try:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 class Tally:
     """Of all connections of one server, since it began."""
 
+    stack: str = ""
+    """The library for HTTP/2."""
     connections: int = 0
     """Open now."""
     calls: int = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import itertools
 from typing import Final, NamedTuple
 
 from tickwheel.protocol.limits import MAX_ID
@@ -16,7 +15,21 @@ _RECEIPT: Final = "tw1"
 _RECALL: Final = "v1"
 _OWNER: Final = "tickwheel"
 _FOREIGN: Final = "this recall handle is none of this server"
-_numbers = itertools.count(1)
+
+
+class _Numbers:
+    """Of receipt handles: none comes twice."""
+
+    def __init__(self) -> None:
+        self._next = 1
+
+    def take(self, count: int) -> int:
+        """The first of so many that follow each other."""
+        first, self._next = self._next, self._next + count
+        return first
+
+
+take_numbers = _Numbers().take
 
 
 class Receipt(NamedTuple):
@@ -40,7 +53,7 @@ class Receipt(NamedTuple):
 
 def encode_receipt(receipt: Receipt) -> str:
     """Each time another text, as RocketMQ has it: a client may tell an older one from a newer one."""
-    return ".".join(map(str, (_RECEIPT, *receipt, next(_numbers))))
+    return ".".join(map(str, (_RECEIPT, *receipt, take_numbers(1))))
 
 
 def decode_receipt(text: str) -> Receipt:

@@ -88,11 +88,12 @@ def key_of(message_id: str, client_id: str) -> str:
     >>> key_of("01AB", "host@1@0")
     '01AB.cf49bbff'
     """
-    return f"{message_id}.{_mark_of(client_id)}"
+    return f"{message_id}.{mark_of(client_id)}"
 
 
 @lru_cache(maxsize=4_096)
-def _mark_of(client_id: str) -> str:
+def mark_of(client_id: str) -> str:
+    """What a client has behind the ids of its messages, in their keys."""
     return hashlib.sha1(client_id.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
@@ -108,20 +109,23 @@ def sent(message: Any, sender: Sender, limits: Limits, now_ms: int) -> Sent:
     _check_body(message.body, limits)
     if system.message_type == schema.LITE or system.HasField("lite_topic"):
         raise Refused(Code.NOT_IMPLEMENTED, "lite topics are not supported")
-    given = dict(message.user_properties)
-    if system.HasField("tag"):
+    given, keys = dict(message.user_properties), [key for key in system.keys if key]
+    # Empty ones are none, as RocketMQ has it: some clients send them.
+    if system.tag:
         properties.check_tag(system.tag)
-    properties.check_keys(system.keys)
-    properties.check_properties(given, system.tag, system.keys)
-    if system.HasField("message_group"):
+    properties.check_keys(keys)
+    properties.check_properties(given, system.tag, keys)
+    if system.message_group:
         properties.check_group(system.message_group)
+    deliver_at_ms = _deliver_at_ms(system, limits, now_ms)
+    is_past = deliver_at_ms is not None and deliver_at_ms <= now_ms
     is_transaction = system.message_type == schema.TRANSACTION
     return Sent(
         system.message_id,
         key_of(system.message_id, sender.client_id),
         message.body,
-        _headers(given, system, sender),
-        _deliver_at_ms(system, limits, now_ms),
+        _headers(given, keys, deliver_at_ms if is_past else None, system, sender),
+        deliver_at_ms,
         max(0, DEFAULT_PRIORITY - _priority(system)) if system.HasField("priority") else None,
         system.message_group or None,
         is_transaction,
@@ -171,12 +175,15 @@ def _check_after_ms(system: Any) -> int | None:
     return check_after_ms
 
 
-def _headers(given: dict[str, str], system: Any, sender: Sender) -> dict[str, Any]:
+def _headers(
+    given: dict[str, str], keys: list[str], past_ms: int | None, system: Any, sender: Sender
+) -> dict[str, Any]:
+    """``past_ms``: when it was to come. The broker does not keep a time that was over already."""
     shadowed = {name: given.pop(name) for name in list(given) if name == OWN or name.startswith(_TICKWHEELS)}
     own = {"id": system.message_id, "client": sender.client_id, "born_host": system.born_host or sender.host}
     optional = {
         "tag": system.tag,
-        "keys": list(system.keys),
+        "keys": keys,
         "type": int(system.message_type),
         "born_ms": min(max(0, schema.milliseconds(system.born_timestamp)), MAX_TIME_MS),
         "encoding": int(system.body_encoding),
@@ -186,6 +193,8 @@ def _headers(given: dict[str, str], system: Any, sender: Sender) -> dict[str, An
     own |= {name: value for name, value in optional.items() if value}
     if system.HasField("priority"):
         own["priority"] = int(system.priority)
+    if past_ms is not None:
+        own["past_ms"] = past_ms
     return {**given, OWN: own}
 
 
@@ -235,8 +244,9 @@ def _fill(system: Any, own: Mapping[str, Any], held: Held, given: Given) -> None
     system.body_digest.checksum = hashlib.md5(held.body, usedforsecurity=False).hexdigest().upper()
     system.body_encoding = own.get("encoding") or schema.IDENTITY
     is_scheduled = held.deliver_at_ms > held.created_ms
-    if is_scheduled:
-        schema.set_milliseconds(system.delivery_timestamp, held.deliver_at_ms)
+    due_ms = held.deliver_at_ms if is_scheduled else own.get("past_ms")
+    if due_ms is not None:
+        schema.set_milliseconds(system.delivery_timestamp, due_ms)
     if held.order_key is not None:
         system.message_group = held.order_key
     if own.get("priority") is not None:

@@ -44,8 +44,8 @@ def produce(producer):
         number += 1
         message = Message()
         message.topic, message.body = TOPIC, str(number).encode()
-        until_answered(lambda message=message: producer.send(message))
-        note("sent", number=number)
+        receipt = until_answered(lambda message=message: producer.send(message))
+        note("sent", number=number, id=receipt.message_id)
     _all_sent.set()
 
 
@@ -55,10 +55,14 @@ def consume(consumer):
         found = until_answered(lambda: consumer.receive(16, LEASE_S) or [])
         quiet = quiet + 1 if _all_sent.is_set() and not found else 0
         for message in found or []:
-            number = int(message.body)
-            note("received", number=number, attempt=message.delivery_attempt)
+            seen = {
+                "number": int(message.body),
+                "id": message.message_id,
+                "attempt": message.delivery_attempt,
+            }
+            note("received", **seen)
             if until_answered(lambda message=message: (consumer.ack(message), True)):
-                note("acked", number=number, attempt=message.delivery_attempt)
+                note("acked", **seen)
 
 
 def main():

@@ -1,4 +1,4 @@
-"""RocketMQ's own clients for Node.js, Go and Java, unchanged, on a real broker and gateway: all see the same.
+"""RocketMQ's own client for Java, unchanged, on a real broker and gateway.
 
 The clients come from the registries of their languages, so only ``make interop`` runs this.
 """
@@ -19,7 +19,7 @@ from tests.support.gateway_process import Gateway
 from tests.support.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
-LANGUAGES: Final = ("node", "go", "java")
+LANGUAGES: Final = ("java",)
 ATTEMPTS: Final = 2
 """Of a message that fails each time."""
 
@@ -69,26 +69,6 @@ def seen(printed: str) -> dict[str, dict[str, Any]]:
 def at_home(folder: Path) -> dict[str, str]:
     """These clients write logs into the user's home."""
     return {"HOME": str(folder)}
-
-
-def test_the_client_for_node(address: str, registries: Registries, tmp_path: Path) -> None:
-    node, npm = needs("node"), needs("npm")
-    folder = shutil.copytree(HERE / "node", tmp_path / "node")
-    options = ("--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund")
-    registries.fetch(folder, npm, "install", *options)
-    printed = succeed(folder, node, "conformance.cjs", address, environment=at_home(tmp_path))
-    assert seen(printed) == SEEN
-
-
-def test_the_client_for_go(address: str, registries: Registries, tmp_path: Path) -> None:
-    go = needs("go")
-    folder = shutil.copytree(HERE / "go", tmp_path / "go")
-    registries.fetch(folder, go, "mod", "download")
-    succeed(folder, go, "vet", ".")
-    succeed(folder, go, "build", "-o", "conformance", ".")
-    plain_text = {"rocketmq.client.enableSsl": "false"}
-    printed = succeed(folder, "./conformance", address, environment={**at_home(tmp_path), **plain_text})
-    assert seen(printed) == SEEN
 
 
 def test_the_client_for_java(address: str, registries: Registries, tmp_path: Path) -> None:

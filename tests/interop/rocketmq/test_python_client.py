@@ -13,28 +13,29 @@ from typing import Final
 
 import pytest
 
-from tests.integration.daemon_harness import Daemon
+from tests.interop.rocketmq.known_differences import known_of
+from tests.interop.rocketmq.servers import ours
 from tests.support.gateway_process import Gateway
-from tests.support.rocketmq_differences import PYTHON, differences, observed
+from tests.support.rocketmq_differences import differences, observed
 
 HERE: Final = Path(__file__).parent
 THEIRS: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
 LIMIT_S: Final = 200
+RUN: Final = "python"
 
 pytestmark = pytest.mark.skipif("TICKWHEEL_ROCKETMQ" not in os.environ, reason="runs with make rocketmq")
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("rocketmq")
-    with Daemon(folder / "data") as daemon, Gateway(daemon.unix_url, folder) as running:
+    with ours(tmp_path_factory.mktemp("rocketmq"), [RUN]) as running:
         yield running
 
 
 def conformance(gateway: Gateway) -> list[str]:
     python = os.environ["TICKWHEEL_ROCKETMQ"]
     done = subprocess.run(
-        [python, str(HERE / "python_conformance.py"), gateway.address, "here"],
+        [python, str(HERE / "python_conformance.py"), gateway.address, RUN],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -47,4 +48,4 @@ def conformance(gateway: Gateway) -> list[str]:
 
 def test_it_sees_what_it_sees_of_rocketmq(gateway: Gateway) -> None:
     theirs = observed(THEIRS.read_text().splitlines())
-    assert differences(theirs, observed(conformance(gateway)), PYTHON) == []
+    assert differences(theirs, observed(conformance(gateway)), known_of(RUN)) == []

@@ -90,9 +90,9 @@ def test_what_is_made_of_settings() -> None:
     limits = found.limits
     assert (limits.connections, limits.streams) == (12, 113)
     assert (limits.message_bytes, limits.pending_bytes) == (9 << 20, 14 << 20)
-    assert (found.credentials, found.watched_at) == (Path("file"), ("127.0.0.1", 7_415))
+    assert (found.credentials, found.surroundings.watched_at) == (Path("file"), ("127.0.0.1", 7_415))
     assert serving().config == Config()
-    assert (serving().credentials, serving().watched_at, serving().tls) == (None, None, None)
+    assert (serving().credentials, serving().surroundings.watched_at, serving().tls) == (None, None, None)
 
 
 def test_plain_text_is_taken_where_no_other_machine_comes(tmp_path: Path) -> None:

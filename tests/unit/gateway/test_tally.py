@@ -45,13 +45,14 @@ def test_what_there_is_now() -> None:
 
 
 def test_the_transport() -> None:
-    tally, transport = Tally(), TransportTally()
+    tally, transport = Tally(), TransportTally("nghttp2")
     tally.watch(transport)
     transport.connections, transport.accepted, transport.refused_connections = 2, 9, 1
     transport.ended[0] += 5
     transport.ended[12] += 1
     transport.abuses["resets"] += 1
     found = samples(tally)
+    assert found["http2", ("nghttp2",)] == 1
     assert (found["connections", ()], found["accepted_connections_total", ()]) == (2, 9)
     assert found["refused_connections_total", ()] == 1
     assert (found["grpc_calls_total", ("0",)], found["grpc_calls_total", ("12",)]) == (5, 1)

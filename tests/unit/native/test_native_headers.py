@@ -6,17 +6,17 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from tickwheel_native import ffi, lib
+import tickwheel_native
 
-NATIVE = Path(__file__).resolve().parents[3] / "native"
+ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(scope="module")
-def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("native_build", NATIVE / "build.py")
+def load(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -24,24 +24,45 @@ def build() -> ModuleType:
     return module
 
 
-def declared(build: ModuleType) -> list[str]:
-    return [text for path in build.headers() for text in build.declarations(path.read_text())]
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    load("native/build.py")  # it says where the rest lies
+    return importlib.import_module("extension")
 
 
-def test_the_stub_says_what_the_headers_say(build: ModuleType) -> None:
-    assert build.STUB.read_text() == build.stub(declared(build)), "run python native/build.py"
+@pytest.fixture(scope="module", params=["native/build.py", "gateway/native/build.py"])
+def made(request: pytest.FixtureRequest) -> tuple[str, Any]:
+    """What makes an extension, and the extension."""
+    return request.param, load(request.param).EXTENSION
 
 
-def test_the_compiled_extension_has_each_function_and_constant_of_the_stub(build: ModuleType) -> None:
-    named = re.findall(r"^    (?:def )?(\w+)[:(]", build.STUB.read_text(), re.MULTILINE)
-    assert len(named) > 150
-    assert sorted(named) == sorted(name for name in dir(lib) if not name.startswith("_"))
+def declared(build: ModuleType, extension: Any) -> list[str]:
+    return [text for path in extension.headers() for text in build.declarations(path.read_text())]
 
 
-def test_each_structure_is_seen_whole(build: ModuleType) -> None:
-    names = re.findall(r"} (tw_\w+);", "\n".join(declared(build)))
-    assert {"tw_row", "tw_store", "tw_wheel", "tw_bulk", "tw_head"} <= set(names)
-    assert all(ffi.sizeof(name) > 0 for name in names)
+def compiled(extension: Any) -> Any:
+    if extension.name == "tickwheel_native._native":
+        return tickwheel_native
+    return pytest.importorskip(extension.name, reason="nghttp2 was not compiled in")
+
+
+def test_the_stub_says_what_the_headers_say(build: ModuleType, made: tuple[str, Any]) -> None:
+    maker, extension = made
+    assert extension.stub.read_text() == build.stub(declared(build, extension), maker), f"run python {maker}"
+
+
+def test_the_compiled_extension_has_each_function_and_constant_of_the_stub(made: tuple[str, Any]) -> None:
+    _, extension = made
+    named = re.findall(r"^    (?:def )?(\w+)[:(]", extension.stub.read_text(), re.MULTILINE)
+    assert len(named) > 50
+    assert sorted(named) == sorted(name for name in dir(compiled(extension).lib) if not name.startswith("_"))
+
+
+def test_each_structure_is_seen_whole(build: ModuleType, made: tuple[str, Any]) -> None:
+    _, extension = made
+    names = re.findall(r"} (tw_\w+);", "\n".join(declared(build, extension)))
+    assert {"tw_row", "tw_store", "tw_wheel", "tw_bulk", "tw_head"} <= set(names) or "tw_http2_event" in names
+    assert all(compiled(extension).ffi.sizeof(name) > 0 for name in names)
 
 
 def test_what_is_marked_and_what_is_inline_stays_in_c(build: ModuleType) -> None:

@@ -125,7 +125,7 @@ async def test_endpoints_come_change_and_go(
         await trio.sleep(1)
         assert hosts(servers)[2:] == ["other.example.com"]
         assert len(broker.groups["b"].ready) == 1
-        push.look()
+        await push.look()
         assert push._tally._registry.get_sample_value("tickwheel_push_endpoints") == 1
 
 
@@ -220,18 +220,18 @@ async def test_endpoints_that_are_no_more_leave_nothing_behind(
     broker.set(name="kept")
     async with running(broker, servers, monkeypatch) as push:
         await trio.sleep(2)
-        push.look()
+        await push.look()
         before = push._tally.text()
         for number in range(50):
             broker.set(name=f"a{number}")
             broker.groups[f"a{number}"].put(2)
             await trio.sleep(2 * REFRESH_S)
-            push.look()
+            await push.look()
             assert f'endpoint="a{number}"' in push._tally.text()[0].decode()
             del broker.endpoints[f"a{number}"]
             broker.revision += 1
             await trio.sleep(2 * REFRESH_S)
-        push.look()
+        await push.look()
         assert push._tally.text() == before
         assert not push._gone
 

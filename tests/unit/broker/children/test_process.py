@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from tickwheel_broker.children.process import GRACE_S, LONGEST_WAIT_S, WELL_S, Child
@@ -134,3 +136,48 @@ async def test_when_there_is_no_time_it_is_asked_and_soon_killed(
         nursery.cancel_scope.cancel()
     assert world.processes[0].signals == signals
     assert trio.current_time() - cancelled_s == pytest.approx(after_s)
+
+
+async def test_it_is_spoken_with_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that begins has a socket of its own as standard input, and of our variables those that it keeps."""
+    monkeypatch.setenv("TICKWHEEL_TOKEN", "secret")
+    monkeypatch.setenv("TICKWHEEL_DATA_DIR", "elsewhere")
+    begun: list[tuple[socket.socket, dict[str, str]]] = []
+    processes: list[FakeProcess] = []
+    stop = trio.Event()
+    ends: list[str] = []
+
+    async def open_process(command: Sequence[str], **options: Any) -> FakeProcess:
+        begun.append((options["stdin"].dup(), options["env"]))
+        processes.append(FakeProcess(1e9))
+        return processes[-1]
+
+    async def converse(stream: trio.SocketStream) -> None:
+        try:
+            await stream.send_all(b"%d" % len(processes))
+            await trio.sleep_forever()
+        finally:
+            ends.append("over")
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", open_process)
+    child = Child("worker", ["gateway"], keeps=["TICKWHEEL_TOKEN"], converse=converse)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(child.run, stop.wait)
+        for number in (1, 2):
+            with trio.fail_after(60):
+                while len(processes) < number:
+                    await trio.sleep(0.01)
+            await trio.testing.wait_all_tasks_blocked()
+            theirs, environment = begun[-1]
+            assert theirs.recv(10) == b"%d" % number
+            assert environment["TICKWHEEL_TOKEN"] == "secret"
+            assert "TICKWHEEL_DATA_DIR" not in environment
+            if number == 1:
+                processes[0].end(-signal.SIGKILL)
+                await trio.testing.wait_all_tasks_blocked()
+                assert ends == ["over"]
+                assert theirs.recv(10) == b""
+        assert child.starts == 2
+        stop.set()
+    for theirs, _ in begun:
+        theirs.close()

@@ -101,13 +101,18 @@ async def test_a_scheduled_message_comes_at_its_time_and_can_be_recalled(
         assert schema.milliseconds(seen(found, None).system_properties.delivery_timestamp) == due_ms
 
 
-async def test_a_time_that_is_past_is_now(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_message_whose_time_is_past_comes_now_and_shows_its_time(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    past = (0, 1, NOW_MS - 1, NOW_MS)
     async with producing(tmp_path) as (producer, _):
-        for number, due_ms in enumerate((0, 1, NOW_MS - 1)):
+        for number, due_ms in enumerate(past):
             answer = await producer.send(message(f"0{number}", delivery_timestamp=due_ms))
             assert answer.entries[0].recall_handle == ""
-        found = await stored(producer)
-        assert [seen(one, None).system_properties.message_type for one in found] == [schema.NORMAL] * 3
+        found = [seen(one, None).system_properties for one in await stored(producer)]
+        assert all(one.HasField("delivery_timestamp") for one in found)
+        assert [schema.milliseconds(one.delivery_timestamp) for one in found] == list(past)
+        assert [one.message_type for one in found] == [schema.DELAY] * len(past)
 
 
 async def test_the_higher_priority_goes_first(tmp_path: Path, autojump_clock: Any) -> None:

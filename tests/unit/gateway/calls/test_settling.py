@@ -83,7 +83,7 @@ async def test_what_is_said_of_an_expired_handle(tmp_path: Path, autojump_clock:
         request.entries.add(message_id="x", receipt_handle=handle)
         response = await consumer.acked(request)
         assert response.entries[0].status.message == "receipt handle is expired"
-        assert response.status.message == "receipt handle is expired"
+        assert response.status.message == "INVALID_RECEIPT_HANDLE: receipt handle is expired"
         assert await refused(consumer, handle, 30, Code.INVALID_RECEIPT_HANDLE) == "receipt handle is expired"
 
 

@@ -12,6 +12,8 @@ from tickwheel_gateway.transport.call import Call, Method
 from tickwheel_gateway.transport.engine import ANY_STREAM
 from tickwheel_gateway.transport.limits import Limits
 
+pytestmark = pytest.mark.usefixtures("stack")
+
 
 async def test_without_streams_for_two_minutes(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(Service()) as (_, connect):

@@ -20,6 +20,8 @@ from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.listener import Server, open_listeners
 from tickwheel_gateway.transport.opening import tls_context
 
+pytestmark = pytest.mark.usefixtures("stack")
+
 _MIB = 1 << 20
 
 

@@ -14,6 +14,8 @@ from tickwheel_gateway.transport.call import Call, Method
 from tickwheel_gateway.transport.framing import framed
 from tickwheel_gateway.transport.limits import Limits
 
+pytestmark = pytest.mark.usefixtures("stack")
+
 _KIB = 1 << 10
 
 
@@ -233,7 +235,7 @@ async def test_nothing_is_held_after_the_end(way: str) -> None:
         (connection,) = server._connections
         held: Any = connection
         assert held._work_bytes == 3000
-        assert held._partial_bytes == 8
+        assert held._engine.partial_bytes == 8
         if way == "reset":
             for stream_id in asked:
                 peer.h2.reset_stream(stream_id)
@@ -244,7 +246,7 @@ async def test_nothing_is_held_after_the_end(way: str) -> None:
             for stream_id in asked:
                 await peer.answer(stream_id)
         await trio.testing.wait_all_tasks_blocked()
-        assert (held._work_bytes, held._partial_bytes, held._calls) == (0, 0, {})
+        assert (held._work_bytes, held._engine.partial_bytes, held._calls) == (0, 0, {})
 
 
 async def test_much_data_then_a_reset_then_others() -> None:

@@ -74,7 +74,7 @@ def back(one: Any, now_ms: int = NOW_MS, **how: Any) -> Any:
     st.none() | TAG,
     st.lists(PLAIN, max_size=4),
     st.none() | GROUP,
-    st.none() | st.integers(NOW_MS + 1, NOW_MS + 900 * DAY_MS),
+    st.none() | st.integers(0, NOW_MS + 900 * DAY_MS),
     st.none() | st.integers(0, 2**31 - 1),
     st.binary(min_size=1, max_size=200),
     st.sampled_from([schema.IDENTITY, schema.GZIP]),
@@ -119,6 +119,22 @@ def test_there_and_back(
         60,
     )
     assert (system.queue_id, system.queue_offset, system.store_host) == (0, 17, "198.51.100.1:8081")
+
+
+def test_what_is_empty_is_not_there() -> None:
+    empty = message(tag="", keys=["", "a", ""], message_group="")
+    found = back(empty).system_properties
+    assert not found.HasField("tag")
+    assert not found.HasField("message_group")
+    assert list(found.keys) == ["a"]
+    assert sent(empty, SENDER, Limits(), NOW_MS).order_key is None
+
+
+def test_a_time_that_is_over_is_kept() -> None:
+    for due_ms in (1, NOW_MS):
+        found = back(message(delivery_timestamp=due_ms)).system_properties
+        assert schema.milliseconds(found.delivery_timestamp) == due_ms
+        assert found.message_type == schema.DELAY
 
 
 def test_what_the_broker_is_given() -> None:
@@ -187,7 +203,7 @@ REFUSED = [
     (message(message_id="x" * 247), Code.ILLEGAL_MESSAGE_ID),
     (message(message_type=schema.LITE), Code.NOT_IMPLEMENTED),
     (message(lite_topic=""), Code.NOT_IMPLEMENTED),
-    (message(tag=""), Code.ILLEGAL_MESSAGE_TAG),
+    (message(tag=" "), Code.ILLEGAL_MESSAGE_TAG),
     (message(tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
     (message(tag="a\x7f"), Code.ILLEGAL_MESSAGE_TAG),
     (message(keys=["a", "  "]), Code.ILLEGAL_MESSAGE_KEY),

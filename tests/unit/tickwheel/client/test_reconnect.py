@@ -61,6 +61,37 @@ async def connected(client: Client) -> None:
 
 
 @on_both
+async def test_who_waits_is_answered_although_others_gave_up_before_and_after_it_was_written() -> None:
+    """Three sends share a frame; one is given up before it is written and one after that, and the connection breaks."""
+    async with FakeServer() as server, Client(dial=server.dial) as client:
+        scopes = [anyio.CancelScope() for _ in range(3)]
+        results: list[SendResult] = []
+
+        async def send(number: int) -> None:
+            with scopes[number]:
+                results.append(await client.send("tea", b"x", key=f"k{number}"))
+
+        seen: list[ServerEvent] = []
+
+        def hook(event: ServerEvent) -> str | None:
+            seen.append(event)
+            if isinstance(event, SendRequested):
+                scopes[1].cancel()
+                return "break"
+            scopes[0].cancel()  # the topic is being opened
+            return None
+
+        server.before = hook
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(send, number)
+            while not any(isinstance(event, SendRequested) for event in seen):
+                await anyio.sleep(0.001)
+            server.before = None
+        assert len(results) == 1
+
+
+@on_both
 async def test_a_send_whose_answer_was_lost_is_stored_once() -> None:
     async with serving() as (server, client):
         server.after = once(SendRequested, "break")

@@ -194,6 +194,24 @@ def test_leases_and_backoffs_of_a_clock_that_was_ahead_are_turned_back(tmp_path:
     store.close(clean=False)
 
 
+def test_a_long_lease_that_was_given_after_the_clock_went_back_stays(tmp_path: Path) -> None:
+    """It is noticed a moment later. Found by clients of RocketMQ, who ask for times of their own, in the simulator."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"] * 2), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, topic)
+    reader.fetch(now_ms=NOW_MS)
+    longest_ms = SMALL.max_backoff_ms
+    until_ms = NOW_MS + longest_ms + 3_600_000
+    assert reader.extend((1, 1), until_ms=until_ms) == ["extended"]
+    assert reader.extend((2, 1), until_ms=NOW_MS + YEAR_MS + longest_ms) == ["extended"]
+    assert store.fill_wheel.clock_went_back(NOW_MS + 500, YEAR_MS) == 1
+    times_ms = store.tables.groups[reader.group].deliveries.items["time_ms"][:2].tolist()
+    assert times_ms == [until_ms, NOW_MS + longest_ms]
+    store.close(clean=False)
+
+
 def test_what_was_turned_back_is_so_after_a_replay(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     topic = store.topics.open("t", NOW_MS)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tickwheel_gateway.transport.abuse import Guard
+from tickwheel_gateway.transport.engine import Broken, ErrorCode
 from tickwheel_gateway.transport.limits import FRAME_BYTES
+from tickwheel_gateway.transport.with_h2.guard import Guard
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PORTION_FRAMES: Final = 256
@@ -22,16 +23,8 @@ _ACK = 1
 _END_HEADERS = 4
 
 
-class NotHttp2(Exception):
-    """The peer does not begin as HTTP/2 does."""
-
-
-class FrameTooLarge(Exception):
-    """A frame is longer than the peer was told."""
-
-
 class Cutter:
-    """Gives whole frames only. Raises Abuse, NotHttp2 and FrameTooLarge as soon as it can be known."""
+    """Gives whole frames only. Raises Abuse and Broken as soon as it can be known."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -47,7 +40,7 @@ class Cutter:
         if self._rest or not self._has_begun:
             self._rest += data
             if not self._has_begun and not PREFACE.startswith(self._rest[: len(PREFACE)]):
-                raise NotHttp2
+                raise Broken(ErrorCode.PROTOCOL_ERROR)  # it does not begin as HTTP/2 does
             if len(self._rest) < self._needed:
                 return
             data = bytes(self._rest)
@@ -62,7 +55,7 @@ class Cutter:
                 break
             length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
             if length > FRAME_BYTES:
-                raise FrameTooLarge
+                raise Broken(ErrorCode.FRAME_SIZE_ERROR)  # longer than the peer was told
             self._needed = end = at + _HEAD_BYTES + length
             if end > size:
                 self._needed -= at

@@ -15,9 +15,11 @@ from hyperframe.frame import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwheel_gateway.transport.abuse import Abuse, Guard
-from tickwheel_gateway.transport.frames import PORTION_FRAMES, PREFACE, Cutter, FrameTooLarge, NotHttp2
+from tickwheel_gateway.transport.abuse import Abuse
+from tickwheel_gateway.transport.engine import Broken, ErrorCode
 from tickwheel_gateway.transport.limits import Limits
+from tickwheel_gateway.transport.with_h2.frames import PORTION_FRAMES, PREFACE, Cutter
+from tickwheel_gateway.transport.with_h2.guard import Guard
 
 
 def cutter() -> Cutter:
@@ -76,13 +78,15 @@ def test_many_frames_come_in_portions() -> None:
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"P\0", PREFACE[:-1] + b"x", b"\x16\x03"])
 def test_what_is_no_http2(data: bytes) -> None:
-    with pytest.raises(NotHttp2):
+    with pytest.raises(Broken) as found:
         cut(cutter(), data)
+    assert found.value.code == ErrorCode.PROTOCOL_ERROR
 
 
 def test_a_large_frame_is_refused_by_its_head() -> None:
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(Broken) as found:
         cut(cutter(), frames() + (16_385).to_bytes(3, "big") + b"\0\0\0\0\0\1")
+    assert found.value.code == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_a_header_block_without_end() -> None:

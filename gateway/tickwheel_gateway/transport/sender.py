@@ -1,0 +1,106 @@
+"""What leaves a connection: everything that there is, in few and large writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from tickwheel_gateway.transport.engine import Engine
+from tickwheel_gateway.transport.exchange import Exchange
+
+_WRITE_BYTES: Final = 64 << 10
+"""A peer that takes less in its time does not read."""
+
+
+class Sender:
+    """Writes what an engine has. All but `run` is synchronous: no handler waits here for a client."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        stream: trio.abc.SendStream,
+        fetched: Callable[[Sequence[tuple[int, int]], Sequence[int]], list[tuple[Exchange, int]]],
+    ) -> None:
+        """``fetched``: told which messages and calls end in what is written now; gives who wants to know when it is."""
+        self._engine = engine
+        self._stream = stream
+        self._fetched = fetched
+        self._writing: list[tuple[Exchange, int]] = []
+        self._extra = bytearray()
+        self._bell = trio.Event()
+        self._is_closing = False
+        self.is_dead = False
+        """Nothing more is taken."""
+        self.stalled_since = math.inf
+        """Since when the socket has taken nothing of what waits."""
+        self.finished = trio.Event()
+        self._room = trio.Event()
+
+    def ring(self) -> None:
+        """The engine may have something to say."""
+        self._bell.set()
+
+    def say(self, frame: bytes) -> None:
+        """A frame that is not the engine's."""
+        self._extra += frame
+        self._bell.set()
+
+    async def wait_below(self, most_bytes: int) -> None:
+        """While the socket takes nothing: until less than that waits."""
+        while (
+            self.stalled_since < math.inf and self._engine.unwritten_bytes >= most_bytes and not self.is_dead
+        ):
+            self._room = trio.Event()
+            await self._room.wait()
+
+    def finish(self) -> None:
+        """Write what there is, and no more. `finished` is set then."""
+        self._is_closing = True
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Write until `finish`, until the engine has said its last word, or until the peer is gone."""
+        try:
+            while True:
+                await self._bell.wait()
+                self._bell = trio.Event()
+                while await self._write():
+                    pass
+                if self._is_closing or self._engine.has_ended:
+                    return
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        finally:
+            self.is_dead = True
+            self._room.set()
+            self.finished.set()
+            for exchange, _ in self._writing:
+                exchange.lost()
+
+    async def _write(self) -> bool:
+        """Some of what there is now; whether there was something."""
+        data, whole, over = self._engine.data_to_send()
+        writing = self._writing = self._fetched(whole, over)
+        if self._extra:
+            data += self._extra
+            self._extra.clear()
+        if not data:
+            return False
+        if len(data) <= _WRITE_BYTES:
+            self.stalled_since = trio.current_time()
+            await self._stream.send_all(data)
+        else:
+            view = memoryview(data)
+            while view:
+                self.stalled_since = trio.current_time()
+                await self._stream.send_all(view[:_WRITE_BYTES])
+                view = view[_WRITE_BYTES:]
+        self.stalled_since = math.inf
+        self._room.set()
+        self._writing = []
+        for exchange, count in writing:
+            exchange.wrote(count)
+        return True

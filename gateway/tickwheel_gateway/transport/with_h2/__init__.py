@@ -1,0 +1,1 @@
+"""The engine in Python, on `h2`: it is there wherever Python is."""

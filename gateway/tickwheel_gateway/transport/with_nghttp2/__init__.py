@@ -1,0 +1,1 @@
+"""The engine in C, on `nghttp2`: where it was compiled."""

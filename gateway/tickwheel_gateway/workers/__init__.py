@@ -1,0 +1,1 @@
+"""Several processes of the gateway on one port, and the one that starts them."""

@@ -23,9 +23,8 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from tickwheel.blocking.dial import dial
+from tickwheel.blocking.dial import Opening
 from tickwheel.blocking.session import BlockingSession
-from tickwheel.blocking.wire import Wire
 from tickwheel.client import client as _client
 from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
@@ -44,7 +43,7 @@ from tickwheel.client.results import ReceiptResult
 from tickwheel.client.security import Security
 from tickwheel.client.times import Delay, Moment
 from tickwheel.client.url import Address, Urls
-from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
+from tickwheel.protocol.errors import BadArgument, ClientClosed, ClientForked, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
@@ -157,10 +156,13 @@ class _Settling:
 
     def add(self, message_id: int, epoch: int) -> None:
         """One ack. Raises ClientClosed."""
-        with self._session.changing():
+
+        def add() -> None:
             flight = self._acks.add(message_id, epoch)
             if len(flight.ids) >= FLIGHT_ACKS_MAX:
                 flight.open = False
+
+        self._session.change(add)
 
     def add_batch(self, batch: Batch) -> None:
         """The acks of a batch; waits if too many are unanswered. Raises ClientClosed."""
@@ -413,6 +415,8 @@ class Client:
     def _running(self) -> BlockingSession:
         if self._session is None:
             raise ClientClosed("The client is not open.")
+        if self._session.is_forked:
+            raise ClientForked
         return self._session
 
     def subscribe(
@@ -433,8 +437,7 @@ class Client:
 
     def _subscribe(self, topic: str, group: str, options: SubscribeOptions) -> Subscription:
         session = self._running
-        with session.changing():
-            made = self._client.subscribe_as(Batch, topic, group, options)
+        made = session.change(lambda: self._client.subscribe_as(Batch, topic, group, options))
         subscription = Subscription(session, made, self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
@@ -493,9 +496,7 @@ class Client:
     def transaction(self, *, id: str | None = None) -> Transaction:
         """See ``tickwheel.Client.transaction``; used with ``with``."""
         session = self._running
-        with session.changing():
-            made = self._client.transaction(id=id)
-        return Transaction(session, made)
+        return Transaction(session, session.change(lambda: self._client.transaction(id=id)))
 
     def check_prepared(self, topic: str, *, credit: int = 100, batch: int = 10) -> Subscription:
         """Prepared messages of ``topic`` without a decision: decide with ``commit_prepared([message.id])`` or
@@ -651,8 +652,8 @@ class Transaction:
         self._session.run(self._transaction.__aexit__(kind, error, trace))
 
 
-def _dial(security: Security, address: Address, timeout_s: float) -> Wire:
-    return dial(address, security, timeout_s)
+def _dial(security: Security, address: Address, began_at: float, patience_s: float) -> Opening:
+    return Opening(address, security, began_at, patience_s)
 
 
 async def _drained(session: BlockingSession) -> None:

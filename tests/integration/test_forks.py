@@ -132,9 +132,8 @@ def test_the_parent_closes_while_the_child_lives(shared: TestBroker) -> None:
 def _descriptor(client: sync.Client) -> int:
     link = client._client._session.link
     assert link is not None
-    assert link.stream is not None
-    found: int = link.stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno()
-    return found
+    assert link.descriptor is not None
+    return link.descriptor
 
 
 def _subscribers(client: sync.Client, topic: str) -> int:

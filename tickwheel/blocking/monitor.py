@@ -1,8 +1,11 @@
 """One lock for all that a client knows, and how threads wait under it.
 
 A coroutine of the client is run to its end in the thread that calls it, with the lock. What it waits for blocks the
-thread, and gives the lock away meanwhile. Of the threads that wait, one reads the socket for all of them; when it has
-what it wanted, another one goes on.
+thread, and gives the lock away meanwhile. Of the threads that wait, one reads the socket for all of them, and wakes
+those whose event has come; when it has what it wanted, another one goes on.
+
+Ctrl-C may come anywhere. So the lock is taken by ``with`` alone, which cannot lose it, and taken again after each wait
+by ``_regain``.
 """
 
 from __future__ import annotations
@@ -10,22 +13,26 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
+_LONGEST_SLEEP_S: Final = 5.0
+"""Then a thread looks whether it should read: the one that read may have been interrupted before it woke the next."""
 
 
 class Carrier(Protocol):
-    """What reads and writes, with the lock held when it is called."""
+    """What reads and writes. It is called with the lock."""
 
     def step(self, until: float) -> None:
         """Does some of what is to be done, or waits for something to do, but not longer than until then."""
 
     def hand_over(self) -> None:
-        """Something may be there to write, while another thread reads."""
+        """A thread is about to sleep while another one reads: what it left must be written."""
+
+    def ring(self) -> None:
+        """Ends the wait of the thread that reads."""
 
 
 class _Expired(BaseException):
@@ -49,32 +56,43 @@ class _Limited:
         self.deadline = -math.inf
 
     def __enter__(self) -> _Limited:
-        self._monitor.scopes().append(self)
+        self._monitor.scopes.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._monitor.scopes().remove(self)
+        self._monitor.scopes.remove(self)
         if isinstance(error, _Expired) and error.scope is self:
             self.cancelled_caught = True
             return True
         return False
 
 
+class _Turn:
+    """A thread that waits for one event."""
+
+    __slots__ = ("thread",)
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+
+
 class _Event:
     """See `Event`."""
 
-    __slots__ = ("_is_set", "_monitor")
+    __slots__ = ("_is_set", "_monitor", "turns")
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._is_set = False
+        self.turns: list[_Turn] = []
 
     def set(self) -> None:
         """See `Event`."""
         self._is_set = True
-        self._monitor.changed()
+        for turn in self.turns:
+            self._monitor.wake(turn)
 
     def is_set(self) -> bool:
         """See `Event`."""
@@ -83,7 +101,7 @@ class _Event:
     async def wait(self) -> None:
         """See `Event`."""
         if not self._is_set:
-            self._monitor.wait_until(self.is_set)
+            self._monitor.wait_for(self)
 
 
 class Monitor:
@@ -93,14 +111,16 @@ class Monitor:
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self._lock = threading.Lock()
-        self._condition = threading.Condition(self._lock)
-        self._holder: int | None = None
-        """The thread that has the lock."""
         self._own = threading.local()
-        self._reader: int | None = None
-        """The thread that reads for all."""
-        self._waiting = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Also in the child of a fork, where the lock may be held by a thread that is not there."""
+        # One that knows its owner: after an interruption that is all there is to know it by.
+        self.lock: Any = threading.RLock()
+        self._reader: _Turn | None = None
+        """Who reads for all."""
+        self._sleeping: dict[_Turn, threading.Lock] = {}
 
     # -- what coroutines wait for --
 
@@ -115,87 +135,130 @@ class Monitor:
         """See `Waits`."""
         return _Limited(self, math.inf if timeout_s is None else self.now() + timeout_s)
 
+    @property
     def scopes(self) -> list[_Limited]:
-        """The blocks that the calling thread is in, the outermost first."""
-        try:
-            found: list[_Limited] = self._own.scopes
-        except AttributeError:
-            found = self._own.scopes = []
+        """The blocks that the call of this thread is in, the outermost first."""
+        found: list[_Limited] = self._own.scopes
         return found
 
-    def changed(self) -> None:
-        """Threads that wait should look again."""
-        if self._waiting:
-            self._condition.notify_all()
-
-    def wait_until(self, is_over: Callable[[], bool]) -> None:
-        """Blocks until it is over, reading if no other thread does."""
-        me = threading.get_ident()
-        while not is_over():
-            deadline = math.inf
-            for scope in self.scopes():
-                if scope.deadline <= self.now():
-                    raise _Expired(scope)
-                deadline = min(deadline, scope.deadline)
-            if self._reader in (
-                None,
-                me,
-            ):  # the same thread: in a handler of a signal, above the one that reads
-                self._read(me, deadline)
-            else:
-                self._carrier.hand_over()
-                self.rest(deadline)
-
-    def _read(self, me: int, deadline: float) -> None:
-        before, self._reader = self._reader, me
+    def wait_for(self, event: _Event) -> None:
+        """Blocks until it is set, reading if no other thread does."""
+        turn, lock = _Turn(threading.get_ident()), self.lock
+        event.turns.append(turn)
         try:
-            self._carrier.step(deadline)
+            while not event.is_set():
+                until = self._until()
+                # The same thread reads where a handler of a signal came above its wait.
+                if self._reader is None or self._reader.thread == turn.thread:
+                    self._read(turn, until)
+                    continue
+                self._carrier.hand_over()
+                if not event.is_set():
+                    self._sleep(turn, until)
         finally:
-            self._reader = before
-            self.changed()
+            _regain(lock)
+            event.turns.remove(turn)
+            if self._reader is None:
+                self._wake_one()
+
+    def _until(self) -> float:
+        until, now = math.inf, self.now()
+        for scope in self.scopes:
+            if scope.deadline <= now:
+                raise _Expired(scope)
+            until = min(until, scope.deadline)
+        return until
+
+    def _read(self, turn: _Turn, until: float) -> None:
+        before, lock = self._reader, self.lock
+        try:
+            self._reader = turn
+            self._carrier.step(until)
+        finally:
+            self._reader = before  # first of all: an interruption may come at the next call
+            _regain(lock)
 
     def rest(self, until: float) -> None:
-        """Waits for a change, without the lock."""
-        me, self._holder = self._holder, None
-        self._waiting += 1
+        """Waits without the lock, in the place of reading."""
+        assert self._reader is not None
+        self._sleep(self._reader, until)
+
+    def _sleep(self, turn: _Turn, until: float) -> None:
+        lock, gate = self.lock, threading.Lock()
+        gate.acquire()
+        left_s = max(0.0, min(until - self.now(), _LONGEST_SLEEP_S))
         try:
-            left_s = until - self.now()
-            self._condition.wait(None if left_s == math.inf else max(0.0, min(left_s, threading.TIMEOUT_MAX)))
+            self._sleeping[turn] = gate
+            lock.release()
+            gate.acquire(timeout=left_s)
         finally:
-            self._waiting -= 1
-            self._holder = me
+            self._sleeping.pop(turn, None)
+            _regain(lock)
+
+    def wake(self, turn: _Turn) -> None:
+        """This one looks again at what it waits for."""
+        gate = self._sleeping.pop(turn, None)
+        if gate is not None:
+            gate.release()
+        elif turn is self._reader and self.is_read_by_another:
+            self._carrier.ring()
+
+    def wake_reader(self) -> None:
+        """Who reads looks again at what there is to do, if that is another thread."""
+        if self._reader is not None:
+            self.wake(self._reader)
+
+    def _wake_one(self) -> None:
+        for turn in list(self._sleeping)[:1]:
+            self.wake(turn)
 
     # -- the lock --
 
     @property
     def is_read_by_another(self) -> bool:
         """Whether another thread reads, and would have to be woken to write."""
-        return self._reader not in (None, threading.get_ident())
+        return self._reader is not None and self._reader.thread != threading.get_ident()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """A block with the lock. Raises RuntimeError where the same thread has it: in a handler of a signal, or in a
-        finalizer, that came in the middle of another call."""
-        me = threading.get_ident()
-        if self._holder == me:
+    def hold(self, work: Callable[[], T]) -> T:
+        """Does something with the lock. Raises RuntimeError where the same thread has it: in a handler of a signal, or
+        in a finalizer, that came in the middle of another call."""
+        lock = self.lock
+        if lock._is_owned():
             raise RuntimeError("The client was called in the middle of another call of the same thread.")
-        with self._lock:
-            self._holder = me
+        with lock:
+            own = self._own
+            before = getattr(own, "scopes", None)  # of the call that a handler of a signal came in
             try:
-                yield
+                own.scopes = []
+                return work()
             finally:
-                self._holder = None
+                own.scopes = before
+                _regain(lock)
+                if before is not None:  # that looks again when the handler has returned
+                    self._carrier.ring()
 
-    @contextmanager
-    def released(self) -> Iterator[None]:
-        """A block without the lock, within one with it."""
-        me, self._holder = self._holder, None
-        self._lock.release()
+    def without(self, work: Callable[[], T]) -> T:
+        """Does something without the lock, in the middle of something with it."""
+        lock = self.lock
         try:
-            yield
+            lock.release()
+            return work()
         finally:
-            self._lock.acquire()
-            self._holder = me
+            _regain(lock)
+
+
+def _regain(lock: Any) -> None:
+    """Takes the lock again, if this thread does not have it. An interruption comes after that."""
+    interruption: BaseException | None = None
+    while True:
+        try:
+            if not lock._is_owned():
+                lock.acquire()
+            break
+        except BaseException as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -205,5 +268,4 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as ended:
         result: T = ended.value
         return result
-    work.close()
     raise RuntimeError("a coroutine of the blocking client waits for an event loop")

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import selectors
+import select
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
+from tickwheel.blocking.dial import Opening
 from tickwheel.blocking.monitor import Monitor, run
 from tickwheel.blocking.wire import Wire
 from tickwheel.client import forks as _forks
+from tickwheel.client.calls import Call, SendFlight
 from tickwheel.client.conversation import Conversation
 from tickwheel.client.link import Link
 from tickwheel.client.security import explain_tls
@@ -24,11 +26,14 @@ from tickwheel.client.url import Address
 from tickwheel.protocol.errors import ClientForked, InternalError, NotConnected, TickwheelError
 
 T = TypeVar("T")
-Dial: TypeAlias = Callable[[Address, float], Wire]
-"""Opens a connection within so many seconds."""
+Dial: TypeAlias = Callable[[Address, float, float], Opening]
+"""Begins a connection, at a time, that may take so many seconds."""
 
-_SHORTEST_S: Final = 0.001
 _FAILURES: Final = (OSError, TickwheelError)
+_STALE_S: Final = 1.0
+"""When nothing was read for so long, it is seen first whether the connection is still there."""
+_FLIGHTS_MAX: Final = 4
+"""With so many unanswered sends, further ones wait for the next answer and go together: a thread reads then."""
 
 logger = logging.getLogger("tickwheel")
 
@@ -52,6 +57,7 @@ class BlockingSession(Conversation):
         self.monitor = Monitor(self)
         super().__init__(*arguments, waits=self.monitor, **options)
         self._dial = dial
+        self._opening: Opening | None = None
         self._open: tuple[Link, Wire] | None = None
         """The connection; its handshake may not be done."""
         self._is_in_round = False
@@ -59,30 +65,42 @@ class BlockingSession(Conversation):
         """When the next round of trying nodes begins."""
         self._look_at = -math.inf
         """When requests and connections are looked at that may have waited too long."""
+        self._seen_at = -math.inf
+        """When the socket was last seen without anything to read."""
         self._bell, self._ear = _bell()
         self._is_rung = False
         self._attendant: threading.Thread | None = None
+        self._has_ended = self.monitor.event()
 
     # -- for its client --
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of the client. What it leaves to be written is written."""
-        with self.monitor.held():
+
+        def carried() -> T:
             try:
                 return run(work)
             finally:
                 self.hand_over()
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """A block that changes something and waits for nothing. What it leaves to be written is written: by the thread
-        that reads, if another one does."""
-        with self.monitor.held():
-            yield
+        try:
+            return self.monitor.hold(carried)
+        finally:
+            work.close()  # one that was not begun
+
+    def change(self, work: Callable[[], T]) -> T:
+        """The result of a function that waits for nothing. What it leaves to be written is written: by the thread that
+        reads, if another one does."""
+
+        def carried() -> T:
+            result = work()
             if self.monitor.is_read_by_another:
-                self._ring()
+                self._wake_reader()
             else:
                 self.hand_over()
+            return result
+
+        return self.monitor.hold(carried)
 
     async def connect(self, timeout_s: float) -> None:
         """Waits for the first connection. Raises NotConnected with the last reason, or why it can never be."""
@@ -92,67 +110,71 @@ class BlockingSession(Conversation):
 
     async def drain(self) -> None:
         """See `Conversation`."""
-        self.monitor.wait_until(lambda: not (self._has_unwritten() or self._leaving) or not self.is_connected)
+        while (self._has_unwritten() or self._leaving) and self.is_connected:
+            self._drained = self.monitor.event()
+            await self._drained.wait()
 
     def hang_up(self) -> None:
         """The end. Nothing may be asked any more."""
         attendant = self._attendant
-        with self.monitor.held():
+
+        def end() -> None:
             self.close()
+            self._has_ended.set()
             self._drop_wire()
-            self._ring()
-            self.monitor.changed()
+            self._wake_reader()
+
+        self.monitor.hold(end)
         if attendant is not None and attendant is not threading.current_thread():
             attendant.join(self.watch_s + 1.0)
-        with contextlib.suppress(OSError):
-            self._bell.close()
-            self._ear.close()
-
-    def hand_over(self) -> None:
-        """See `Carrier`. Writes at once, and wakes the thread that reads for what the socket does not take."""
-        if self._open is None:
-            self._ring()
-            return
-        link, wire = self._open
-        try:
-            self._write(link, wire)
-        except _FAILURES as error:
-            link.break_with(error)
-            link.scope.cancel()
-        if wire.has_unwritten or link.scope.cancelled_caught:
-            self._ring()
+        self._bell.close()
+        self._ear.close()
 
     def leases_changed(self, due: float) -> None:
         """See `Conversation`."""
         if due < self._renews_at:
             self._renews_at = due
-            self._ring()
-        if self._attendant is None and self.holdings:
+            self._wake_reader()
+        if self._attendant is None and self.holdings and self._terminal is None:
             self._attendant = threading.Thread(target=self._attend, name="tickwheel-leases", daemon=True)
             self._attendant.start()
 
     def _attend(self) -> None:
         """The one thread of a client, while leases may have to be renewed: what a handler does takes its own time."""
-        with self.monitor.held():
+
+        async def attended() -> None:
+            while self.holdings and self._terminal is None:
+                with self.monitor.within(self.watch_s):
+                    await self._has_ended.wait()
+
+        def attend() -> None:
             try:
-                self.monitor.wait_until(lambda: not self.holdings or self._terminal is not None)
+                run(attended())
             except Exception as error:
                 logger.exception("the client has failed")
                 self.close(
                     InternalError(f"The client has failed: {error!r}.", advice="Please report this defect.")
                 )
             finally:
-                self._attendant = None
+                if self._attendant is threading.current_thread():
+                    self._attendant = None
+
+        self.monitor.hold(attend)
 
     def forked(self, error: ClientForked) -> None:
         """See `Conversation`. The lock may be held by a thread that this process does not have."""
-        _forks.keep(self.monitor, self._bell, self._ear, self._open)
-        self.monitor = Monitor(self)
-        self.waits = self.monitor
+        _forks.keep(self.monitor.lock, self._bell, self._ear, self._open, self._opening, self._attendant)
+        self.monitor.begin_anew()
         link = None if self._open is None else self._open[0]
+        opening, self._opening = self._opening, None
         self._open = self._attendant = None
+        if opening is not None and opening.fileno() >= 0:
+            _forks.let_go(opening.fileno())
         if link is not None and self.link is not link:  # in the middle of its handshake
             link.let_go()
+        for end in (self._bell, self._ear):
+            if end.fileno() >= 0:
+                _forks.let_go(end.fileno())
         super().forked(error)
 
     # -- carrying --
@@ -164,16 +186,48 @@ class BlockingSession(Conversation):
             if now - self._look_at > self.watch_s and self._open is not None:
                 # Nothing was read for a while, because no thread waited: the broker was perhaps not silent.
                 self._open[0].heard_at = self._open[0].pinged_at = now
-            self._turned_at, self._look_at = now, now + self.watch_s
+            self._look_at = now + self.watch_s
             self.check_time()
             return
         until = min(until, self._look_at)
         if self._terminal is not None:
             self.monitor.rest(until)
-        elif self._open is None:
-            self._try_next_node(now, until)
-        else:
+        elif self._open is not None:
             self._converse(*self._open, now, until)
+        elif self._opening is not None:
+            self._go_on_opening(self._opening, now, until)
+        else:
+            self._try_next_node(now, until)
+
+    def hand_over(self) -> None:
+        """See `Carrier`. Writes at once, and wakes the thread that reads for what the socket does not take."""
+        if self._open is None:
+            self._wake_reader()
+            return
+        link, wire = self._open
+        if self.monitor.is_read_by_another and self._is_crowded(link):
+            return
+        try:
+            self._write(link, wire)
+        except _FAILURES as error:
+            _doom(link, error)
+        except BaseException as error:
+            _doom(link, _interrupted(error))
+            raise
+        finally:
+            if wire.has_unwritten or link.scope.cancelled_caught:
+                self._wake_reader()
+
+    def ring(self) -> None:
+        """See `Carrier`."""
+        if not self._is_rung:
+            self._is_rung = True
+            with contextlib.suppress(OSError):
+                self._bell.send(b"\0")
+
+    def _wake_reader(self) -> None:
+        if self.monitor.is_read_by_another:
+            self.monitor.wake_reader()
 
     def _try_next_node(self, now: float, until: float) -> None:
         if not self._is_in_round:
@@ -187,56 +241,79 @@ class BlockingSession(Conversation):
             self._is_in_round, self._round_at = False, now + self._backoff.next_s()
             self.end_round()
             return
-        patience_s = self.nodes.patience_s
         try:
-            with self.monitor.released():
-                wire = self._dial(address, patience_s)
+            opening = self._dial(address, now, self.nodes.patience_s)
+            self.monitor.without(opening.look_up)
         except _FAILURES as error:
-            logger.debug("no connection to %s: %s", address, error)
-            self._not_served(error, is_silent=isinstance(error, TimeoutError))
+            self._not_opened(address, error)
             return
-        if self._terminal is not None:
-            wire.close()
+        if self._terminal is None and self._open is None and self._opening is None:
+            self._opening = opening
+
+    def _go_on_opening(self, opening: Opening, now: float, until: float) -> None:
+        try:
+            wire = opening.go_on(now)
+        except _FAILURES as error:
+            self._opening = None
+            self._not_opened(self.nodes.current, error)
             return
-        opened_at = self.waits.now()
-        if self.nodes.are_several:
-            patience_s -= opened_at - now
-        link = Link(self, self.created_topics, opened_at, _Life(opened_at + patience_s))
+        except BaseException:
+            self._opening = None
+            raise
+        if wire is None:
+            self._wait_for(opening.fileno(), min(until, opening.next_at()), is_writing=opening.wants_to_write)
+            return
+        ends_at = opening.until if self.nodes.are_several else now + self.nodes.patience_s
+        link = Link(self, self.created_topics, now, _Life(ends_at))
         link.descriptor = wire.fileno()
-        self._open = link, wire
-        try:
-            wire.write(link.machine.hello(*self.introduction()))
-        except _FAILURES as error:
-            self._lose(link, error)
+        self._open, self._opening = (link, wire), None
+        self._seen_at = now
+        self._lives_after(link, lambda: wire.write(link.machine.hello(*self.introduction())))
+
+    def _not_opened(self, address: Address, error: BaseException) -> None:
+        logger.debug("no connection to %s: %s", address, error)
+        self._not_served(error, is_silent=isinstance(error, TimeoutError))
 
     def _converse(self, link: Link, wire: Wire, now: float, until: float) -> None:
-        try:
-            if link.scope.cancelled_caught:
-                raise link.broken or NotConnected("The connection was ended.")
-            if now >= link.scope.deadline:
-                link.is_silent = True
-                raise NotConnected("The broker did not answer the handshake in time.")
-            if link.ready:
-                self._renews_at = min((one.turn(now) for one in list(self.holdings)), default=math.inf)
-            self._write(link, wire)
-        except _FAILURES as error:
-            self._lose(link, error)
+        if not self._lives_after(link, lambda: self._say(link, wire, now)):
             return
-        self._wait_for_socket(wire, min(until, link.scope.deadline, self._renews_at))
-        if self._open is None or self._open[1] is not wire:
-            return  # another thread has lost it meanwhile
+        until = min(until, link.scope.deadline, self._renews_at)
+        is_ready = self._wait_for(wire.fileno(), until, is_writing=wire.has_unwritten)
+        if is_ready and self._open is not None and self._open[1] is wire:
+            self._lives_after(link, lambda: self._hear(link, wire))
+
+    def _lives_after(self, link: Link, work: Callable[[], object]) -> bool:
+        """Does something with a connection; whether there still is one."""
         try:
-            wire.flush()
-            self._read(link, wire)
+            work()
         except _FAILURES as error:
             self._lose(link, error)
+            return False
         except BaseException as error:
-            # Interrupted in between: it is not known how much of what was read was taken.
-            self._lose(link, NotConnected(f"The thread that read was interrupted ({type(error).__name__})."))
+            # Interrupted in between: it is not known how much was read or written.
+            self._lose(link, _interrupted(error))
+            self._find_lost()
             raise
+        return True
+
+    def _say(self, link: Link, wire: Wire, now: float) -> None:
+        if link.scope.cancelled_caught:
+            raise link.broken or NotConnected("The connection was ended.")
+        if now >= link.scope.deadline:
+            link.is_silent = True
+            raise NotConnected("The broker did not answer the handshake in time.")
+        if link.ready:
+            self._renews_at = min((one.turn(now) for one in list(self.holdings)), default=math.inf)
+        self._write(link, wire)
+
+    def _hear(self, link: Link, wire: Wire) -> None:
+        wire.flush()
+        self._read(link, wire)
 
     def _write(self, link: Link, wire: Wire) -> None:
         wire.flush()
+        if self._outbox and self.waits.now() - self._seen_at > _STALE_S:
+            self._read(link, wire)
         while not wire.has_unwritten and (frames := self._take(link)):
             wire.write(frames[0] if len(frames) == 1 else b"".join(frames))
         if not self._has_unwritten():
@@ -245,23 +322,30 @@ class BlockingSession(Conversation):
     def _has_unwritten(self) -> bool:
         return bool(self._outbox) or (self._open is not None and self._open[1].has_unwritten)
 
-    def _wait_for_socket(self, wire: Wire, until: float) -> None:
-        """Without the lock. An interruption here does no harm: nothing is being read or written."""
-        left_s = until - self.waits.now()
-        if left_s <= 0:
-            left_s = 0.0
-        with _selector() as selector:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.has_unwritten else 0)
-            selector.register(wire.fileno(), wanted)
-            selector.register(self._ear, selectors.EVENT_READ)
-            with self.monitor.released():
-                ready = selector.select(None if left_s == math.inf else max(left_s, _SHORTEST_S))
-        if any(key.fileobj is self._ear for key, _ in ready):
-            self._is_rung = False
+    def _is_crowded(self, link: Link) -> bool:
+        pending = link.pending
+        return (
+            len(pending) >= _FLIGHTS_MAX
+            and sum(isinstance(call, SendFlight) for call in pending.values()) >= _FLIGHTS_MAX
+            and all(isinstance(call, SendFlight) for call in self._outbox)
+        )
+
+    def _wait_for(self, descriptor: int, until: float, *, is_writing: bool) -> bool:
+        """Whether it may be read or written. Without the lock; an interruption here does no harm to anything."""
+        left_s = max(0.0, until - self.waits.now())
+        ear = self._ear.fileno()
+        is_ready, is_rung = self.monitor.without(lambda: _wait(descriptor, ear, left_s, is_writing))
+        self._is_rung = False
+        if is_rung:
             with contextlib.suppress(OSError):
                 self._ear.recv(64)
+        if not is_ready:
+            self._seen_at = self.waits.now()
+        return is_ready
 
     def _read(self, link: Link, wire: Wire) -> None:
+        # What is read now has perhaps lain here since the last time.
+        self._turned_at, self._seen_at = self._seen_at, self.waits.now()
         while (data := wire.read()) is not None:
             if not data:
                 raise NotConnected("The broker has closed the connection.")
@@ -278,28 +362,51 @@ class BlockingSession(Conversation):
         if self._open is None or self._open[0] is not link:
             return  # another thread has seen it first
         self._drop_wire()
+        self._lost(link)
         if link.ready:
             self._is_in_round, self._round_at = False, self.waits.now() + self._backoff.next_s()
-        self._lost(link)
-        self.monitor.changed()
+
+    def _find_lost(self) -> None:
+        """After an interruption: what was on its way between two places goes again."""
+        if self._terminal is not None:
+            return
+        waiting = set(self._outbox)
+        for call in [one for one in self._live if one not in waiting]:
+            if call.written and not call.repeatable:
+                self.fail(call, call.lost())
+            else:
+                call.repeated, call.written = call.repeated or call.written, False
+                self._outbox.append(call)
+
+    def _settle(self, call: Call) -> None:
+        try:
+            super()._settle(call)
+        except BaseException:
+            call.done.set()  # interrupted in between
+            raise
 
     def _drop_wire(self) -> None:
+        if self._opening is not None:
+            self._opening.close()
+            self._opening = None
         if self._open is not None:
             self._open[1].close()
             self._open = None
 
-    def _ring(self) -> None:
-        """Wakes the thread that reads, if another one does."""
-        if self.monitor.is_read_by_another:
-            self.monitor.changed()
-            if not self._is_rung:
-                self._is_rung = True
-                with contextlib.suppress(OSError):
-                    self._bell.send(b"\0")
-
 
 _MUCH_BYTES: Final = 64 * 1024
 """Of so much in one read there is likely more."""
+_LONGEST_S: Final = 86_400.0
+
+
+def _doom(link: Link, error: BaseException) -> None:
+    """The connection ends; the thread that reads next sees to it."""
+    link.break_with(error)
+    link.scope.cancel()
+
+
+def _interrupted(error: BaseException) -> NotConnected:
+    return NotConnected(f"The thread that carried the connection was interrupted ({type(error).__name__}).")
 
 
 def _bell() -> tuple[socket.socket, socket.socket]:
@@ -309,9 +416,17 @@ def _bell() -> tuple[socket.socket, socket.socket]:
     return bell, ear
 
 
-def _selector() -> selectors.BaseSelector:
-    """One that has no descriptor of its own, where there is one: it is made anew for each wait, and forks do not matter
-    to it. What makes blocking code cooperate may have taken it away."""
-    kind: Any = getattr(selectors, "PollSelector", selectors.DefaultSelector)
-    made: selectors.BaseSelector = kind()
-    return made
+def _wait(descriptor: int, ear: int, left_s: float, is_writing: bool) -> tuple[bool, bool]:
+    """Whether the socket is ready, and whether the bell was rung. Neither way has a descriptor of its own that a fork
+    would share; what makes blocking code cooperate puts its own in their place, or takes the first one away."""
+    left_s = min(left_s, _LONGEST_S)
+    if not hasattr(select, "poll"):
+        readable, writable, _ = select.select(
+            [descriptor, ear], [descriptor] if is_writing else [], [], left_s
+        )
+        return descriptor in readable or descriptor in writable, ear in readable
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | (select.POLLOUT if is_writing else 0))
+    poll.register(ear, select.POLLIN)
+    ready = {one for one, _ in poll.poll(math.ceil(left_s * 1_000))}
+    return descriptor in ready, ear in ready

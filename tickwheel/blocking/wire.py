@@ -15,10 +15,9 @@ READ_BYTES: Final = 256 * 1024
 class Wire:
     """The socket of one connection."""
 
-    def __init__(self, sock: socket.socket, tls: Tls | None = None) -> None:
-        """``tls``: after its handshake."""
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._tls = tls
+        self._tls: Tls | None = None
         self._unwritten = bytearray()
         sock.setblocking(False)
 
@@ -30,6 +29,10 @@ class Wire:
     def fileno(self) -> int:
         """Of the socket."""
         return self._sock.fileno()
+
+    def protect(self, tls: Tls) -> None:
+        """From now on all goes through TLS, whose handshake is done."""
+        self._tls = tls
 
     def write(self, data: bytes) -> None:
         """Writes what the socket takes, and keeps the rest. Raises OSError."""
@@ -80,28 +83,30 @@ class Tls:
         self._received, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._received, self._outgoing, server_hostname=host)
 
-    def shake_hands(self, sock: socket.socket) -> None:
-        """With a socket that blocks, and has a timeout. Raises OSError, ssl.SSLError among them."""
+    def shake_hands(self, wire: Wire) -> bool:
+        """Goes on with the handshake, as far as what has come lets it; whether it is done. Raises OSError, SSLError
+        among them."""
         while True:
             try:
                 self._object.do_handshake()
-                break
+                return True
             except ssl.SSLWantReadError:
-                sock.sendall(self.taken())
-                data = sock.recv(READ_BYTES)
-                if not data:
-                    raise ssl.SSLEOFError("the peer has hung up") from None
-                self._received.write(data)
-            except ssl.SSLError:
-                alert = self.taken()
-                if alert:
-                    sock.sendall(alert)
-                raise
-        sock.sendall(self.taken())
+                pass
+            finally:  # also what it has to say of its failure
+                if words := self.taken():
+                    wire.write(words)
+            data = wire.read()
+            if data is None:
+                return False
+            if not data:
+                raise ssl.SSLEOFError("the peer has hung up")
+            self._received.write(data)
 
     def encrypted(self, data: bytes) -> bytes:
         """As it goes over the socket."""
-        self._object.write(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._object.write(rest) :]
         return self.taken()
 
     def taken(self) -> bytes:

@@ -148,7 +148,8 @@ class BaseBatch(Generic[M]):
         make = cast("Any", self.message_class)
         messages = map(make, repeat(self), count(), self.delivery.ids, self.delivery.epochs)
         if self._dropped:
-            return (message for message in messages if message._index not in self._dropped)
+            # No generator: several threads may take messages from it.
+            return filter(lambda message: message._index not in self._dropped, messages)
         return messages
 
     def drop(self, gone: Container[tuple[int, int]]) -> None:

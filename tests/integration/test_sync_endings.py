@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -19,12 +20,14 @@ import pytest
 
 import tickwheel
 from tickwheel import sync
-from tickwheel._blocking import Loop
+from tickwheel.blocking.session import BlockingSession
+from tickwheel.blocking.wire import Wire
 from tickwheel.errors import BadArgument, ClientClosed, NotConnected, TickwheelError
+from tickwheel.protocol.machine import ClientMachine
 from tickwheel.testing import TestBroker, broker
 from timerlog.files.lock import owner_of
 
-PATIENCE_S = 20
+PATIENCE_S = 10
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +148,8 @@ def stay_in(block: AbstractContextManager[Any]) -> None:
 
 
 def calls_of(client: sync.Client) -> int:
-    """How many calls are under way: the client itself is one."""
-    loop = client._loop
-    assert loop is not None
-    return len(loop._open)
+    """How many requests are under way."""
+    return len(client._running._live)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -166,27 +167,87 @@ def test_interrupted_while_it_waits_for_a_message(client: sync.Client) -> None:
             lambda: next(subscription.batches()),
         ):
             interrupted(0.05, receive)
-            assert calls_of(client) == 1
+            assert calls_of(client) == 0
             client.send("waits", b"x")
             message = subscription.receive(PATIENCE_S)
             assert message is not None, "the call that was interrupted took it"
             message.ack(confirm=True)
 
 
-def test_interrupted_within_a_lock(client: sync.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python loses a lock when Ctrl-C comes while it waits for it: that is no client that was closed."""
+class Interrupting:
+    """Ctrl-C at one call of a function, before it or after it."""
 
-    def lose_the_lock(*_: object) -> None:
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise RuntimeError("cannot release un-acquired lock")
+    def __init__(self, function: Callable[..., Any], *, after: bool) -> None:
+        self._function = function
+        self._is_after = after
+        self._is_over = False
 
-    monkeypatch.setattr(client._running._portal, "start_task_soon", lose_the_lock)
-    with pytest.raises(KeyboardInterrupt):
-        client.topics()
-    monkeypatch.undo()
-    assert client.topics() is not None
+    def __get__(self, of: object, _: type) -> Callable[..., Any]:
+        return lambda *arguments, **named: self(of, *arguments, **named)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._is_over:
+            return self._function(*arguments, **named)
+        self._is_over = True
+        if self._is_after:
+            self._function(*arguments, **named)
+        raise KeyboardInterrupt
+
+
+PLACES = [
+    (Wire, "read"),
+    (Wire, "write"),
+    (BlockingSession, "_settle"),
+    (BlockingSession, "_handle"),
+    (BlockingSession, "_take"),
+    (BlockingSession, "check_time"),
+    (ClientMachine, "receive_data"),
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("of", "name"), PLACES, ids=[name for _, name in PLACES])
+def test_interrupted_at_work(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch, of: type, name: str, after: bool
+) -> None:
+    """While the thread reads, writes or counts: nothing is lost, and what others had under way goes on. What was just
+    being read comes again, as after a connection that broke."""
+    topic = f"work-{name.strip('_')}-{after}"
+    client.create_topic(topic, ack_wait=timedelta(seconds=1))
+    client.send_many(topic, [b"%d" % number for number in range(100)])
+    said: list[Any] = []
+    with client.subscribe(topic, batch=10, max_hold=0) as subscription:  # so that no other thread reads
+        others = threading.Thread(target=lambda: said.append(client.send(topic, b"100")))
+        seen = set()
+        with monkeypatch.context() as patch:
+            main = threading.get_ident()
+            genuine = getattr(of, name)
+            trap = Interrupting(genuine, after=after)
+
+            def in_main_thread(*arguments: Any, **named: Any) -> Any:
+                if threading.get_ident() != main:
+                    return genuine(*arguments, **named)
+                return trap(*arguments, **named)
+
+            patch.setattr(of, name, in_main_thread)
+            others.start()
+            deadline_s = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline_s and not trap._is_over:
+                try:
+                    client.ping()
+                    client.topics()
+                except KeyboardInterrupt:
+                    pass
+            assert trap._is_over
+        others.join(PATIENCE_S)
+        assert not others.is_alive()
+        assert len(said) == 1
+        while len(seen) < 101:
+            message = subscription.receive(PATIENCE_S)
+            assert message is not None, sorted(set(range(101)) - seen)
+            seen.add(int(message.body))
+            message.ack()
+    wait_until(lambda: client.ping() and calls_of(client) == 0)
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -195,41 +256,49 @@ def test_interrupted_while_it_subscribes(client: sync.Client, number: int) -> No
     client.send(topic, b"x")
     interrupted(number * 0.0005, lambda: stay_in(client.subscribe(topic)))
     wait_until(lambda: not any(one.groups and one.groups[0].subscribers for one in client.topics()))
-    assert calls_of(client) == 1
+    wait_until(lambda: client.ping() and calls_of(client) == 0)
     with client.subscribe(topic) as subscription:
         assert subscription.receive(PATIENCE_S) is not None
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_interrupted_while_it_connects(shared: TestBroker, number: int) -> None:
-    """Whatever it had begun has ended: no thread is left."""
-
-    def threads() -> list[threading.Thread]:
-        return [one for one in threading.enumerate() if one.name == "tickwheel-client"]
-
-    before = threads()
+    """Whatever it had begun has ended: no thread and no descriptor is left."""
+    gc.collect()
+    threads, descriptors = threading.enumerate(), open_descriptors()
     interrupted(number * 0.001, lambda: stay_in(shared.sync_client()))
-    wait_until(lambda: threads() == before)
+    wait_until(lambda: threading.enumerate() == threads)
+    wait_until(lambda: open_descriptors() == descriptors)
 
 
-def test_a_result_that_came_with_the_interruption(client: sync.Client) -> None:
-    """It is given to who can put it back."""
-    loop, regretted = Loop(), []
+def open_descriptors() -> int:
+    """How many client sockets this process has open; the broker of the test is in it, and has as many."""
+    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
 
-    async def work() -> str:
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(0.2)
-        return "came"
 
-    interrupted(0.05, lambda: loop.call(work, regret=regretted.append))
-    assert regretted == ["came"]
-    loop.stop()
-    with client.subscribe("regret") as subscription:
-        client.send("regret", b"x")
-        subscription._messages.append(subscription.receive(PATIENCE_S))
-        message = subscription.receive(0)
-        assert message is not None
-        message.ack(confirm=True)
+def test_a_message_that_came_with_the_interruption(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there for the next call."""
+    client.send_many("regret", [b"1", b"2"])
+    with client.subscribe("regret", credit=10, batch=1) as subscription:
+        run = client._running.run
+
+        def interrupted_after(work: Any) -> Any:
+            run(work)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(client._running, "run", interrupted_after)
+        with pytest.raises(KeyboardInterrupt):
+            subscription.receive(PATIENCE_S)
+        monkeypatch.undo()
+        bodies = []
+        for _ in range(2):
+            message = subscription.receive(PATIENCE_S)
+            assert message is not None
+            bodies.append(message.body)
+            message.ack(confirm=True)
+        assert bodies == [b"1", b"2"]
 
 
 # -- closed --

@@ -292,7 +292,6 @@ class BlockingSession(Conversation):
         except BaseException as error:
             # Interrupted in between: it is not known how much was read or written.
             self._lose(link, _interrupted(error))
-            self._find_lost()
             raise
         return True
 
@@ -363,6 +362,7 @@ class BlockingSession(Conversation):
             return  # another thread has seen it first
         self._drop_wire()
         self._lost(link)
+        self._find_lost()
         if link.ready:
             self._is_in_round, self._round_at = False, self.waits.now() + self._backoff.next_s()
 

@@ -188,6 +188,9 @@ class Holding:
     def started(self, lease_s: float) -> None:
         """There is a connection. ``lease_s``: how long leases last there at least; 0: they cannot be renewed."""
         self._lease_s = lease_s if self._max_hold_s > 0 else 0.0
+        if not self._lease_s:
+            self._session.holdings.pop(self, None)
+            return
         self._session.holdings[self] = None
         self._is_urgent = bool(self._parcels)
         self._session.leases_changed(0.0)

@@ -99,7 +99,7 @@ class Tls:
             if data is None:
                 return False
             if not data:
-                raise ssl.SSLEOFError("the peer has hung up")
+                raise ConnectionResetError("The peer has hung up in the handshake of TLS.")
             self._received.write(data)
 
     def encrypted(self, data: bytes) -> bytes:

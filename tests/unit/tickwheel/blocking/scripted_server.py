@@ -106,7 +106,8 @@ class Server:
         self._listening.close()
         for thread in self._threads:
             thread.join(PATIENCE_S)
-        assert self.failures == []
+        for failure in self.failures:
+            raise failure
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -42,7 +42,7 @@ def test_what_http2_asks_of_a_server(name: str, tmp_path: Path, monkeypatch: pyt
     program = needs("h2spec")
     monkeypatch.setenv(VARIABLE, name)
     with Running() as running:
-        done = run(tmp_path, program, "-h", "127.0.0.1", "-p", str(running.port), "-o", "2")
+        done = run(tmp_path, program, "-h", "127.0.0.1", "-p", str(running.port), "-o", "5")
     _, _, failures = done.stdout.partition("Failures:")
     assert "145 tests" in done.stdout
-    assert set(re.findall(r"× (\d+: .*)", failures)) == DEVIATIONS[name]
+    assert set(re.findall(r"× (\d+: .*)", failures)) <= DEVIATIONS[name]

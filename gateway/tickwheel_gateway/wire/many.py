@@ -192,18 +192,27 @@ class Receiver(NamedTuple):
     """Of the receipt handles; 0: the gateway renews them."""
 
 
-class GivenOne(NamedTuple):
-    """A message as an answer to ReceiveMessage."""
+class GivenMany:
+    """Messages as answers to ReceiveMessage."""
 
-    answer: bytes
-    tag: str | None
+    def __init__(self, payload: bytes, answers: list[bytes], flat: list[int]) -> None:
+        self.answers = answers
+        """Empty: it is left to others."""
+        self._payload = payload
+        self._flat = flat
+
+    def tag(self, place: int) -> str | None:
+        """Of a message that is not left to others."""
+        at: int = place * lib.TW_GIVEN_NUMBERS + lib.TW_GIVEN_TAG
+        start, end = self._flat[at : at + 2]
+        return None if start < 0 else self._payload[start:end].decode()
 
 
-def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> list[GivenOne | None]:
-    """The messages of a DELIVER. None: it is left to others."""
+def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> GivenMany:
+    """The messages of a DELIVER."""
     count = len(attempts)
     if not count:
-        return []
+        return GivenMany(payload, [], [])
     store_host = receiver.store_host.encode()
     pointers = [ffi.from_buffer(text) for text in (receiver.topic, store_host)]
     words = ffi.new("tw_receiver *")
@@ -224,13 +233,12 @@ def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> list[G
         out,
         capacity,
     ):
-        return [None] * count
-    flat = iter(ffi.unpack(numbers, count * lib.TW_GIVEN_NUMBERS))
-    written = ffi.buffer(out)
-    return [
-        GivenOne(written[start:end], None if tag < 0 else payload[tag:tag_end].decode()) if is_usual else None
-        for is_usual, start, end, tag, tag_end in zip(*[flat] * lib.TW_GIVEN_NUMBERS, strict=True)
-    ]
+        return GivenMany(payload, [b""] * count, [])
+    width, at = lib.TW_GIVEN_NUMBERS, lib.TW_GIVEN_AT
+    flat = ffi.unpack(numbers, count * width)
+    # Of what is left to others, both places are 0.
+    written = ffi.buffer(out)[: max(flat[at + 1 :: width])]
+    return GivenMany(payload, Column(flat[at::width], flat[at + 1 :: width]).of(written), flat)
 
 
 def _cut(out: Any, ends: Any, count: int) -> list[bytes]:

@@ -128,6 +128,7 @@ final class SendingSteps {
             producer.send(at(topic, "past", wantedMs - HOUR_MS));
             Printed.note(6, "handle", "present", handleOf(first) != null);
             Printed.note(6, "recall", "outcome", recall(producer, topic, handleOf(second)));
+            Printed.note(6, "recall twice", "outcome", recall(producer, topic, handleOf(second)));
             Map<String, Long> lateMs = new TreeMap<>();
             Map<String, Boolean> haveTime = new TreeMap<>();
             long endMs = System.currentTimeMillis() + 40_000;
@@ -142,7 +143,7 @@ final class SendingSteps {
             Printed.note(6, "received", "late_s", Map.of("in time", Math.round(inTimeMs / 1_000.)));
             Printed.note(6, "which", "bodies", lateMs.keySet());
             Printed.note(6, "time of delivery", "present", haveTime);
-            Printed.note(6, "recall twice", "outcome", recall(producer, topic, handleOf(second)));
+            Printed.note(6, "recall twice, late", "outcome", recall(producer, topic, handleOf(second)));
             Printed.note(6, "recall late", "outcome", recall(producer, topic, handleOf(first)));
             Printed.note(6, "recall garbage", "outcome", recall(producer, topic, "garbage"));
             for (int hours : new int[] {23, 25}) {

@@ -19,9 +19,9 @@ import pytest
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.guarded_gateway import Guarded
 from tests.support.gateway_process import Gateway
 from tests.support.gateway_sending import message
+from tests.support.guarded_gateway import Guarded
 from tests.support.http_client import get, scrape
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema

@@ -44,8 +44,10 @@ def read_head(headers: Iterable[_Header]) -> Head:
             elif name == b":method":
                 http_method = value
             continue
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        key = name.decode("latin-1")
+        # The last one counts, as it does for RocketMQ: when the client for Go sends a message again, it adds its
+        # headers to those of the try before.
+        metadata[key] = value.decode("latin-1")
         if key == "content-type":
             content_type = value
     if http_method != b"POST":

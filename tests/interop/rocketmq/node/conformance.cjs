@@ -10,6 +10,8 @@
 
 "use strict";
 
+const { inspect } = require("node:util");
+
 const { chosen, note } = require("./clients.cjs");
 
 const steps = { ...require("./sending.cjs"), ...require("./consuming.cjs") };
@@ -18,7 +20,7 @@ async function run(name) {
   try {
     await steps[name]();
   } catch (error) {
-    note(Number(name), "failed", { trace: `${error.stack} ${error.cause?.stack ?? ""}` });
+    note(Number(name), "failed", { trace: inspect(error) });
     return false;
   }
   note(Number(name), "done");

@@ -37,6 +37,14 @@ async def test_one_message_each_way() -> None:
         assert server.tally.calls == 0
 
 
+async def test_the_last_of_equal_headers_counts() -> None:
+    service = Service()
+    async with serving(service) as (_, connect):
+        again = [*head(x_mq_client_id="me"), *head(x_mq_client_id="me again")[-1:]]
+        assert (await connect().call(b"hello", headers=again)).messages == [b"hello"]
+        assert service.seen[0].metadata["x-mq-client-id"] == "me again"
+
+
 async def test_each_byte_alone() -> None:
     async with serving(Service()) as (_, connect):
         peer = connect()

@@ -124,7 +124,8 @@ def test_there_and_back(
 def test_what_is_empty_is_not_there() -> None:
     empty = message(tag="", keys=["", "a", ""], message_group="")
     found = back(empty).system_properties
-    assert not (found.HasField("tag") or found.HasField("message_group"))
+    assert not found.HasField("tag")
+    assert not found.HasField("message_group")
     assert list(found.keys) == ["a"]
     assert sent(empty, SENDER, Limits(), NOW_MS).order_key is None
 

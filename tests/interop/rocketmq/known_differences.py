@@ -69,6 +69,7 @@ KNOWN: Final = [
     Known(6, "on a normal topic", "outcome", "IllegalArgumentException", "ok", _TYPES, _JAVA),
     Known(6, "recall garbage", "outcome", 50_001, 40_000, "it is said whose fault it is"),
     Known(6, "25 h", "outcome", 40_012, "ok", "there is no longest delay here, unless it is set"),
+    Known(6, "recall twice, late", "outcome", 50_001, "ok", "it was recalled, and that is still so", _JAVA),
     Known(6, "recall late", "outcome", 50_001, 40_000, "it is said that it was too late"),
     Known(8, "commit twice", "outcome", 50_001, "ok", "the same decision is no other one", _THREE),
     Known(

@@ -164,7 +164,7 @@ class Receiving:
             topic,
             group,
             count,
-            count if self._config.is_fifo(request.group.name) else 1,
+            min(count, MAX_BATCH) if self._config.is_fifo(request.group.name) else 1,
             chosen,
             is_renewed,
             lease_ms,

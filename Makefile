@@ -22,6 +22,8 @@ NATIVE_SOURCES := $(wildcard native/*.c native/*.h native/build.py native/extens
 # HTTP/2 by nghttp2 is built where the library is: TICKWHEEL_NGHTTP2=require ends the build where it is not, "off" leaves it out.
 HTTP2 := gateway/tickwheel_gateway/_http2.abi3.so
 HTTP2_SOURCES := $(wildcard gateway/native/*.c gateway/native/*.h gateway/native/build.py native/extension.py)
+WIRE := gateway/tickwheel_gateway/_wire.abi3.so
+WIRE_SOURCES := $(wildcard gateway/native/wire/*.c gateway/native/wire/*.h gateway/native/wire/build.py native/extension.py)
 
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
@@ -152,7 +154,7 @@ endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose m
 clean: ## Remove everything that make created, .venv included
 	rm -rf $(VENV) $(CONTRACT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f native/tickwheel_native/_native.c native/tickwheel_native/*.so native/*.o native/tickwheel_native/*.o
-	rm -f gateway/tickwheel_gateway/_http2.c gateway/tickwheel_gateway/*.so gateway/native/*.o gateway/tickwheel_gateway/*.o
+	rm -f gateway/native/wire/*.o gateway/tickwheel_gateway/_wire.c gateway/tickwheel_gateway/_http2.c gateway/tickwheel_gateway/*.so gateway/native/*.o gateway/tickwheel_gateway/*.o
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -172,7 +174,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 # Installing compiles too, but only a change of pyproject.toml installs again; this follows the C sources.
-$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES) $(HTTP2_SOURCES)
+$(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES) $(HTTP2_SOURCES) $(WIRE_SOURCES)
 	@for source in $(NATIVE_SOURCES); do \
 	    if [[ $$source -nt $(EXTENSION) ]]; then \
 	        echo "Compiling the C code."; \
@@ -184,6 +186,13 @@ $(VENV)/.compiled: $(VENV)/.installed $(NATIVE_SOURCES) $(HTTP2_SOURCES)
 	    if [[ $$source -nt $(HTTP2) ]]; then \
 	        echo "Compiling the C code of the gateway."; \
 	        $(BIN)/python gateway/native/build.py | { grep "^The gateway" || true; }; \
+	        break; \
+	    fi; \
+	done
+	@for source in $(WIRE_SOURCES); do \
+	    if [[ $$source -nt $(WIRE) ]]; then \
+	        echo "Compiling the C code of the gateway's messages."; \
+	        $(BIN)/python gateway/native/wire/build.py >/dev/null; \
 	        break; \
 	    fi; \
 	done

@@ -34,7 +34,7 @@ class Config:
     creates_topics: bool = True
     """Whether the broker makes a topic when it is first used."""
     queues: int = 1
-    receive_batch_size: int = 32
+    receive_batch_size: int = 128
     """Of push consumers."""
     long_polling_max_ms: int = 20_000
     invisible_min_ms: int = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,6 +170,7 @@ class Gateway:
 async def serve(serving: Serving, listeners: list[trio.SocketListener], ready: Ready) -> None:
     """See `live`. Raises ConfigError, and OSError."""
     gateway = Gateway(serving)
+    _calm_collector()
 
     async def run(begun: Callable[[], None]) -> None:
         if not serving.is_worker:
@@ -181,6 +183,14 @@ async def serve(serving: Serving, listeners: list[trio.SocketListener], ready: R
             nursery.cancel_scope.cancel()
 
     await live(gateway, run, serving.surroundings, ready)
+
+
+def _calm_collector() -> None:
+    """Takes what start-up has made out of the garbage collector's sight, and lets it look less often: calls leave few
+    circles, and all of them at once end with their connection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def check(serving: Serving) -> None:

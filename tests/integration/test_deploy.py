@@ -244,7 +244,19 @@ def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
 # -- the wheel ---------------------------------------------------------------------------------------------------
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-NOT_COPIED = (".*", "*.so", "*.o", "_native.c", "__pycache__", "*.egg-info", "build", "data", "docs", "tests")
+NOT_COPIED = (
+    ".*",
+    "*.so",
+    "*.o",
+    "_native.c",
+    "_http2.c",
+    "__pycache__",
+    "*.egg-info",
+    "build",
+    "data",
+    "docs",
+    "tests",
+)
 
 
 def copied(source: Path) -> Path:

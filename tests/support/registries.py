@@ -20,8 +20,8 @@ FETCHED_WITHIN_S: Final = 90
 class Registries:
     """Where what the programs need comes from. Without them there is no test."""
 
-    def __init__(self) -> None:
-        self._deadline = time.monotonic() + FETCHED_WITHIN_S
+    def __init__(self, within_s: float = FETCHED_WITHIN_S) -> None:
+        self._deadline = time.monotonic() + within_s
 
     def fetch(self, folder: Path, *command: str, environment: Mapping[str, str] | None = None) -> None:
         """Has a language's own tool get it."""

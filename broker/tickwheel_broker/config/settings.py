@@ -507,7 +507,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 1
     rocketmq_receive_batch_size: Annotated[
         int, _count("Messages that a push consumer of RocketMQ receives at a time, at most.", 1, 1_000)
-    ] = 32
+    ] = 128
     rocketmq_long_polling_max_ms: Annotated[
         int, _duration("The longest that a receive of RocketMQ waits for messages.", 1_000, HOUR_MS)
     ] = 20 * SECOND_MS

@@ -32,7 +32,7 @@ from tickwheel_gateway.filters.tags import TagFilter
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.handles import Receipt, encode_receipt
-from tickwheel_gateway.wire.many import GivenOne, Receiver, given
+from tickwheel_gateway.wire.many import Receiver, given
 from tickwheel_gateway.wire.messages import Given, Held
 from tickwheel_gateway.wire.names import group_of, topic_of
 
@@ -164,7 +164,7 @@ class Receiving:
             topic,
             group,
             count,
-            count if self._config.is_fifo(request.group.name) else 1,
+            min(count, MAX_BATCH) if self._config.is_fifo(request.group.name) else 1,
             chosen,
             is_renewed,
             lease_ms,
@@ -238,17 +238,23 @@ class Receiving:
         found = _Found()
         until_ms = 0 if wish.is_renewed else self._now_ms() + wish.lease_ms
         topic, store_host = wish.request.message_queue.topic, self._store_host(asked)
-        usual: list[GivenOne | None] = [None] * len(fetched)
+        usual, answers = None, [b""] * len(fetched)
         if isinstance(wish.filter, TagFilter):
             receiver = Receiver(topic.SerializeToString(), store_host, wish.lease_ms, until_ms)
             usual = given(fetched.delivery.payload, fetched.attempts, receiver)
+            answers = usual.answers
+        receipts = list(zip(fetched.ids, fetched.epochs, strict=True))
+        takes_all = isinstance(wish.filter, TagFilter) and wish.filter.tags is None
+        if takes_all and all(answers) and max(fetched.attempts, default=0) <= wish.attempts:
+            found.wanted = list(zip(receipts, answers, strict=True))
+            return found
         messages: list[Message] = []
-        for place, (one, receipt, attempt) in enumerate(
-            zip(usual, zip(fetched.ids, fetched.epochs, strict=True), fetched.attempts, strict=True)
+        for place, (answer, receipt, attempt) in enumerate(
+            zip(answers, receipts, fetched.attempts, strict=True)
         ):
-            if one is not None and attempt <= wish.attempts:
-                if wish.filter.matches(one.tag, {}):
-                    found.wanted.append((receipt, one.answer))
+            if usual is not None and answer and attempt <= wish.attempts:
+                if wish.filter.matches(usual.tag(place), {}):
+                    found.wanted.append((receipt, answer))
                 else:
                     found.refused.append(receipt)
                 continue
@@ -262,8 +268,8 @@ class Receiving:
             elif attempt > wish.attempts:
                 found.dying.append(_dying(wish, fetched.group_id, message, held))
             else:
-                answer = schema.ReceiveMessageResponse(message=out)
-                found.wanted.append((receipt, answer.SerializeToString()))
+                response = schema.ReceiveMessageResponse(message=out)
+                found.wanted.append((receipt, response.SerializeToString()))
         return found
 
     def _store_host(self, asked: Asked) -> str:

@@ -7,11 +7,16 @@ no harm: to ack twice counts as once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
 from tickwheel import Client, ReceiptResult, TickwheelError
+
+MANY: Final = 8
+"""After so many acks in one frame more are coming: the next one waits a little for them, because to sync the log costs
+the broker as much as many acks."""
+GATHER_S: Final = 0.002
 
 Delivered: TypeAlias = tuple[int, int]
 """(id, epoch)."""
@@ -41,6 +46,8 @@ class _Line:
     waiting: list[_Waiting] = field(default_factory=list)
     is_asking: bool = False
     """A frame is on its way."""
+    last: int = 0
+    """How many acks the last frame had."""
 
     def wake(self) -> None:
         """Lets the next one ask, if there is one."""
@@ -89,9 +96,14 @@ async def _ask(client: Client, group_id: int, line: _Line) -> None:
     line.is_asking = True
     asking: list[_Waiting] = []
     try:
-        await trio.lowlevel.checkpoint()  # calls that came in the same read join
+        if line.last >= MANY:
+            await trio.sleep(GATHER_S)
+        else:
+            await trio.lowlevel.checkpoint()  # calls that came in the same read join
         asking, line.waiting = line.waiting, []
-        results = await client.ack(group_id, [receipt for each in asking for receipt in each.receipts])
+        receipts = [receipt for each in asking for receipt in each.receipts]
+        line.last = len(receipts)
+        results = await client.ack(group_id, receipts)
     except Exception as error:
         for each in asking:
             each.error = error

@@ -31,6 +31,10 @@ _LINGER_S: Final = 1.0
 _LINGER_BYTES: Final = 1 << 20
 _LAST_WORD_S: Final = 1.0
 """Between the GOAWAY that warns and the one that counts, unless the peer shows before that it has read the first."""
+_MANY: Final = 4
+"""With so many calls in batches under way, a client does not wait for each: then more are gathered before they are
+read, because a read costs as much as some calls."""
+_GATHER_S: Final = 0.001
 
 _AnyCall: TypeAlias = Exchange | BatchCall
 
@@ -59,6 +63,8 @@ class Connection:
         self._calls: dict[int, _AnyCall] = {}
         self._gathered: dict[BatchMethod, list[BatchCall]] = {}
         """Requests of one read that are served together."""
+        self._in_batches = 0
+        """How many calls are being served so."""
         self._nursery: trio.Nursery
         self._reading = trio.CancelScope()
         self._idle_since = self._now = trio.current_time()
@@ -252,6 +258,8 @@ class Connection:
                     self._room = trio.Event()
                     await self._room.wait()
                 await self._sender.wait_below(self._limits.pending_bytes)
+                if self._in_batches >= _MANY:
+                    await trio.sleep(_GATHER_S)
                 data = bytes(await self._stream.receive_some(READ_BYTES))
                 if not data:
                     return
@@ -294,6 +302,7 @@ class Connection:
                 if batch.calls:
                     for call in batch.calls:
                         call.batch = batch
+                    self._in_batches += len(batch.calls)
                     self._nursery.start_soon(self._serve_batch, method, batch)
 
     async def _serve_batch(self, method: BatchMethod, batch: Batch) -> None:
@@ -304,6 +313,8 @@ class Connection:
             _log.exception("%d calls failed: %s", len(batch.calls), batch.calls[0].method)
             for call in batch.calls:
                 call.fail(Status.INTERNAL, "internal error")
+        finally:
+            self._in_batches -= len(batch.calls)
         for call in batch.calls:
             if call.ending is None:
                 call.fail(Status.INTERNAL, "no answer")

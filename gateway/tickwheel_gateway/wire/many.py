@@ -26,6 +26,9 @@ _MORE_BYTES: Final = 512
 _HANDLE_BYTES: Final = 700
 """The longest recall handle: of a name of 127 characters and an id of 246 bytes."""
 
+_unwritten: Final = ffi.new_allocator(should_clear_after_alloc=False)
+"""Room that is written before it is read: to clear it would cost more than to fill it."""
+
 
 class Column(NamedTuple):
     """Texts of requests: where each begins and ends."""
@@ -58,7 +61,7 @@ class Sends:
         self._numbers = ffi.new("int64_t[]", max(1, count * lib.TW_SENT_NUMBERS))
         # Of a request, the body is not in the headers, and the id is twice there, and in its key.
         capacity = min(len(self._data), count * 65_536) + count * (_MORE_BYTES + len(client) + len(host))
-        out = ffi.new("uint8_t[]", capacity)
+        out = _unwritten("uint8_t[]", capacity)
         used = lib.tw_wire_sends(
             ffi.from_buffer(self._data),
             ffi.new("uint64_t[]", list(accumulate(map(len, requests)))),
@@ -120,7 +123,7 @@ class Sends:
             ]
             numbers = ffi.new("int64_t[]", chosen)
         capacity = count * (_MORE_BYTES + 2 * MAX_ID_BYTES + _HANDLE_BYTES)
-        out, ends = ffi.new("uint8_t[]", capacity), ffi.new("uint64_t[]", count)
+        out, ends = _unwritten("uint8_t[]", capacity), ffi.new("uint64_t[]", count)
         done = lib.tw_wire_stored(
             ffi.from_buffer(self._data),
             numbers,
@@ -174,7 +177,7 @@ class Acks:
         message, handle = lib.TW_ACKED_MESSAGE, lib.TW_ACKED_HANDLE
         capacity = sum(row[message + 1] - row[message] + row[handle + 1] - row[handle] for row in rows)
         capacity += count * _MORE_BYTES
-        out, ends = ffi.new("uint8_t[]", capacity), ffi.new("uint64_t[]", count)
+        out, ends = _unwritten("uint8_t[]", capacity), ffi.new("uint64_t[]", count)
         numbers = ffi.new("int64_t[]", [number for row in rows for number in row])
         done = lib.tw_wire_acked(ffi.from_buffer(self._data), numbers, count, out, capacity, ends)
         assert done == count
@@ -192,18 +195,27 @@ class Receiver(NamedTuple):
     """Of the receipt handles; 0: the gateway renews them."""
 
 
-class GivenOne(NamedTuple):
-    """A message as an answer to ReceiveMessage."""
+class GivenMany:
+    """Messages as answers to ReceiveMessage."""
 
-    answer: bytes
-    tag: str | None
+    def __init__(self, payload: bytes, answers: list[bytes], flat: list[int]) -> None:
+        self.answers = answers
+        """Empty: it is left to others."""
+        self._payload = payload
+        self._flat = flat
+
+    def tag(self, place: int) -> str | None:
+        """Of a message that is not left to others."""
+        at: int = place * lib.TW_GIVEN_NUMBERS + lib.TW_GIVEN_TAG
+        start, end = self._flat[at : at + 2]
+        return None if start < 0 else self._payload[start:end].decode()
 
 
-def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> list[GivenOne | None]:
-    """The messages of a DELIVER. None: it is left to others."""
+def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> GivenMany:
+    """The messages of a DELIVER."""
     count = len(attempts)
     if not count:
-        return []
+        return GivenMany(payload, [], [])
     store_host = receiver.store_host.encode()
     pointers = [ffi.from_buffer(text) for text in (receiver.topic, store_host)]
     words = ffi.new("tw_receiver *")
@@ -213,7 +225,7 @@ def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> list[G
     words.number = take_numbers(count)
     capacity = len(payload) * 5 // 4 + count * (_MORE_BYTES + len(receiver.topic) + len(store_host))
     numbers = ffi.new("int64_t[]", count * lib.TW_GIVEN_NUMBERS)
-    out = ffi.new("uint8_t[]", capacity)
+    out = _unwritten("uint8_t[]", capacity)
     if lib.tw_wire_given(
         ffi.from_buffer(payload),
         len(payload),
@@ -224,13 +236,12 @@ def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> list[G
         out,
         capacity,
     ):
-        return [None] * count
-    flat = iter(ffi.unpack(numbers, count * lib.TW_GIVEN_NUMBERS))
-    written = ffi.buffer(out)
-    return [
-        GivenOne(written[start:end], None if tag < 0 else payload[tag:tag_end].decode()) if is_usual else None
-        for is_usual, start, end, tag, tag_end in zip(*[flat] * lib.TW_GIVEN_NUMBERS, strict=True)
-    ]
+        return GivenMany(payload, [b""] * count, [])
+    width, at = lib.TW_GIVEN_NUMBERS, lib.TW_GIVEN_AT
+    flat = ffi.unpack(numbers, count * width)
+    # Of what is left to others, both places are 0.
+    written = ffi.buffer(out)[: max(flat[at + 1 :: width])]
+    return GivenMany(payload, Column(flat[at::width], flat[at + 1 :: width]).of(written), flat)
 
 
 def _cut(out: Any, ends: Any, count: int) -> list[bytes]:

@@ -14,6 +14,7 @@ _GO: Final = frozenset({"go"})
 _JAVA: Final = frozenset({"java"})
 _NODE: Final = frozenset({"node"})
 _PYTHON: Final = frozenset({"python"})
+_RAW: Final = frozenset({"raw"})
 _BOTH: Final = _GO | _NODE
 _THREE: Final = _BOTH | _JAVA
 
@@ -21,6 +22,7 @@ _MADE: Final = "gRPC makes no topics there; here a topic is made when it is firs
 _TYPES: Final = "a topic has one type there, which the client looks at; here it takes all"
 _PLACE: Final = "the expression is named, and whose fault it is"
 _LATER: Final = "up to 20 s later than asked there"
+_UNSAID: Final = "who has not said what it is by telemetry has no receipts there; here it need not say"
 _SQL: Final = ("equal to NULL", "more than text", "wrong way round", "IN of a literal", "bare literal")
 _SQL_OF_JAVA: Final = ("empty list", "half between", "no value", "open parenthesis", "sign")
 
@@ -67,6 +69,7 @@ KNOWN: Final = [
     Known(6, "on a normal topic", "outcome", "IllegalArgumentException", "ok", _TYPES, _JAVA),
     Known(6, "recall garbage", "outcome", 50_001, 40_000, "it is said whose fault it is"),
     Known(6, "25 h", "outcome", 40_012, "ok", "there is no longest delay here, unless it is set"),
+    Known(6, "recall twice, late", "outcome", 50_001, "ok", "it was recalled, and that is still so", _JAVA),
     Known(6, "recall late", "outcome", 50_001, 40_000, "it is said that it was too late"),
     Known(8, "commit twice", "outcome", 50_001, "ok", "the same decision is no other one", _THREE),
     Known(
@@ -131,6 +134,15 @@ KNOWN: Final = [
         Between(9, 25),
         "when its lease is over here; there when it is noticed",
         _THREE,
+    ),
+    Known(14, "receive of 1", "codes", [50_001], [40_401], _UNSAID, _RAW),
+    Known(14, "receive of 0", "codes", [50_001], [40_000], _UNSAID, _RAW),
+    Known(14, "received", "count", 0, 1, f"{_UNSAID}; and the same id twice is one message", _RAW),
+    Known(14, "ack", "outcome", 50_001, 20_000, _UNSAID, _RAW),
+    Known(14, "ack of nothing", "outcome", 50_001, 40_000, "it is said whose fault it is", _RAW),
+    *(
+        Known(14, f"{what} of garbage", "outcome", 50_001, 40_013, "it is said whose fault it is", _RAW)
+        for what in ("ack", "change", "forward")
     ),
     Known(
         16,

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -61,31 +61,24 @@ def node(folder: Path, registries: Registries) -> Program:
 
 
 def java(folder: Path, registries: Registries) -> Program:
-    return java_with(JAVA_VERSIONS[-1], folder, registries)
+    (program,) = java_with(JAVA_VERSIONS[-1:], folder, registries).values()
+    return program
 
 
-def java_with(version: str, folder: Path, registries: Registries) -> Program:
-    """Compiled with the newest client, run with that one."""
+def java_with(versions: Sequence[str], folder: Path, registries: Registries) -> dict[str, Program]:
+    """Compiled once, with the last of these versions of the client; by the version with which it runs."""
     program, compiler, maven = needs("java"), needs("javac"), needs("mvn")
     sources = copied("java", folder)
-    for one in {version, JAVA_VERSIONS[-1]}:
+    for one in versions:
         words = ("-q", "-B", f"-Dclient.version={one}", f"-DoutputDirectory=lib-{one}")
         registries.fetch(sources, maven, *words, "dependency:copy-dependencies")
-    newest = ("-cp", f"lib-{JAVA_VERSIONS[-1]}/*")
-    succeed(
-        sources,
-        compiler,
-        *newest,
-        "-encoding",
-        "UTF-8",
-        "-sourcepath",
-        ".",
-        "-d",
-        "classes",
-        "Conformance.java",
-    )
-    options = (f"-Duser.home={folder}", "-Drocketmq.log.level=warn", "-XX:TieredStopAtLevel=1")
-    return Program((program, *options, "-cp", f"lib-{version}/*:classes", "Conformance"), sources)
+    options = ("-encoding", "UTF-8", "-sourcepath", ".", "-cp", f"lib-{versions[-1]}/*", "-d", "classes")
+    succeed(sources, compiler, *options, "Conformance.java")
+    flags = (f"-Duser.home={folder}", "-Drocketmq.log.level=warn", "-XX:TieredStopAtLevel=1")
+    return {
+        one: Program((program, *flags, "-cp", f"lib-{one}/*:classes", "Conformance"), sources)
+        for one in versions
+    }
 
 
 def raw(_: Path, __: Registries) -> Program:

@@ -104,6 +104,13 @@ class Raw:
         return request
 
 
+def polls(raw: Raw) -> None:
+    """Receives of a client that has not said what it is; the group is there from now on."""
+    for count in (1, 0):
+        codes = [one.status.code for one in raw.receive(count) if one.HasField("status")]
+        note(f"receive of {count}", codes=codes)
+
+
 def strangers(raw: Raw) -> None:
     """Calls without what they need, and calls of what is not there."""
     route = raw.route(raw.topic)
@@ -130,7 +137,7 @@ def sends(raw: Raw) -> None:
 def receipts(raw: Raw) -> None:
     """Receives, acks and what is like them."""
     got = []
-    while answers := [one.message for one in raw.receive(8) if one.HasField("message")]:
+    while answers := [one.message for one in raw.receive(8, lease_s=60) if one.HasField("message")]:
         got += answers
     note("received", count=len(got))
     empty = raw.request("AckMessage", group=True)
@@ -157,7 +164,7 @@ def main() -> int:
     endpoint, run = sys.argv[1:3]
     with grpc.insecure_channel(endpoint) as channel:
         raw = Raw(channel, run)
-        for work in (strangers, sends, receipts):
+        for work in (strangers, polls, sends, receipts):
             work(raw)
     note("done")
     return 0

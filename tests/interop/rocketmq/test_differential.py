@@ -2,8 +2,8 @@
 known and has a reason.
 
 Both run here, so this needs Java and Maven, and only ``make interop`` and ``make rocketmq-diff`` run it. What was seen
-last is in ``build/rocketmq/seen``. With ``TICKWHEEL_RECORD=1`` it writes what the client for Python saw of RocketMQ
-into the file with which ``make rocketmq`` compares.
+last is in ``build/rocketmq/seen``. With ``TICKWHEEL_RECORD=1`` it writes what the clients saw of RocketMQ into
+files, for the tests that have none beside them.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.TimeoutException;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientException;
@@ -48,7 +49,8 @@ final class Kill {
                 .setConsumerGroup(arguments[2]).setAwaitDuration(AWAIT)
                 .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL)).build()) {
             List<Future<Object>> both =
-                List.of(threads.submit(() -> produce(producer, topic)), threads.submit(() -> consume(consumer)));
+                List.of(threads.submit(() -> orExit(() -> produce(producer, topic))),
+                    threads.submit(() -> orExit(() -> consume(consumer))));
             note("started", Map.of());
             System.in.readAllBytes();
             isOver = true;
@@ -60,6 +62,16 @@ final class Kill {
             System.exit(1);
         }
         System.exit(0);
+    }
+
+    private static Object orExit(Callable<Object> work) throws Exception {
+        try {
+            return work.call();
+        } catch (Exception error) {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+            throw error;
+        }
     }
 
     private static Object produce(Producer producer, String topic) throws Exception {
@@ -101,7 +113,7 @@ final class Kill {
         for (int tried = 0; tried < TRIES; tried++) {
             try {
                 return ask.call();
-            } catch (ClientException error) {
+            } catch (ClientException | RuntimeException error) { // the status of gRPC comes as one of these
                 if (error.toString().contains("response-code=40013")) {
                     return null;
                 }
@@ -109,7 +121,7 @@ final class Kill {
                 Thread.sleep(PAUSE_MS);
             }
         }
-        throw new IllegalStateException("it was never answered");
+        throw new TimeoutException("it was never answered");
     }
 
     private static synchronized void note(String what, Map<String, Object> seen) {

@@ -1,0 +1,48 @@
+"""`h2spec`, which tries what HTTP/2 asks of a server, on both libraries.
+
+``make interop`` runs it where the program is (Go module github.com/summerwind/h2spec).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.registries import needs, run
+from tests.unit.gateway.transport.conftest import require
+from tests.unit.gateway.transport.test_grpcio import Running
+from tickwheel_gateway.transport.stacks import VARIABLE
+
+pytestmark = pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop")
+
+NO_BODY: Final = {
+    "2: Sends a WINDOW_UPDATE frame on half-closed (remote) stream",
+    "3: Sends a PRIORITY frame on half-closed (remote) stream",
+    "1: Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded",
+}
+"""What h2spec asks is no gRPC: it is answered at once, without DATA, and no stream stays open."""
+PASSED_OVER: Final = {
+    "8: closed: Sends a DATA frame after sending RST_STREAM frame",
+    "9: closed: Sends a HEADERS frame after sending RST_STREAM frame",
+    "11: closed: Sends a DATA frame",
+    "12: closed: Sends a HEADERS frame",
+    "2: Sends stream identifier that is numerically smaller than previous",
+}
+"""nghttp2 keeps no closed streams here, and passes over what comes on them: it costs nothing, and keeps nothing."""
+DEVIATIONS: Final = {"h2": NO_BODY, "nghttp2": NO_BODY | PASSED_OVER}
+
+
+@pytest.mark.parametrize("name", ["nghttp2", "h2"])
+def test_what_http2_asks_of_a_server(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require(name)
+    program = needs("h2spec")
+    monkeypatch.setenv(VARIABLE, name)
+    with Running() as running:
+        done = run(tmp_path, program, "-h", "127.0.0.1", "-p", str(running.port), "-o", "5")
+    _, _, failures = done.stdout.partition("Failures:")
+    assert "145 tests" in done.stdout
+    assert set(re.findall(r"× (\d+: .*)", failures)) <= DEVIATIONS[name]

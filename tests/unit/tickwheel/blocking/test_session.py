@@ -79,9 +79,7 @@ def test_a_node_that_names_another() -> None:
     with Server(serves) as other:
 
         def refers(peer: Peer) -> None:
-            error = NotOwner("not here")
-            error.url = other.url
-            peer.refuse(error)
+            peer.refuse(NotOwner.naming(other.url))
             peer.next()
 
         with Server(refers) as server, client(server, other) as one:

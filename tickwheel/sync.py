@@ -238,7 +238,13 @@ class Subscription:
         return self._subscription.ack_wait
 
     def __enter__(self) -> Subscription:
-        self._session.run(self._subscription.__aenter__())
+        try:
+            self._session.run(self._subscription.__aenter__())
+        except Exception:
+            raise
+        except BaseException:  # it came when the broker had agreed; the block will not run
+            self._session.change(self._subscription.abandon)
+            raise
         self._is_open = True
         return self
 

@@ -4,8 +4,8 @@ A coroutine of the client is run to its end in the thread that calls it, with th
 thread, and gives the lock away meanwhile. Of the threads that wait, one reads the socket for all of them, and wakes
 those whose event has come; when it has what it wanted, another one goes on.
 
-Ctrl-C may come anywhere. So the lock is taken by ``with`` alone, which cannot lose it, and taken again after each wait
-by ``_regain``.
+Ctrl-C comes only where a call waits, and at its end (`interruptions`). What else a handler of a signal raises may come
+anywhere. So the lock is taken by ``with`` alone, which cannot lose it, and taken again after each wait by ``_regain``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
+
+from tickwheel.blocking.interruptions import Shield, shield_here
 
 T = TypeVar("T")
 _LONGEST_SLEEP_S: Final = 5.0
@@ -184,16 +186,14 @@ class Monitor:
         self._sleep(self._reader, until)
 
     def _sleep(self, turn: _Turn, until: float) -> None:
-        lock, gate = self.lock, threading.Lock()
+        gate = threading.Lock()
         gate.acquire()
         left_s = max(0.0, min(until - self.now(), _LONGEST_SLEEP_S))
         try:
             self._sleeping[turn] = gate
-            lock.release()
-            gate.acquire(timeout=left_s)
+            self.without(lambda: gate.acquire(timeout=left_s))
         finally:
             self._sleeping.pop(turn, None)
-            _regain(lock)
 
     def wake(self, turn: _Turn) -> None:
         """This one looks again at what it waits for."""
@@ -228,23 +228,35 @@ class Monitor:
         with lock:
             own = self._own
             before = getattr(own, "scopes", None)  # of the call that a handler of a signal came in
+            above: Shield | None = getattr(own, "shield", None)
+            shield = shield_here()
             try:
-                own.scopes = []
+                own.scopes, own.shield = [], shield
+                if shield is not None:
+                    shield.lift()
                 return work()
             finally:
-                own.scopes = before
+                own.scopes, own.shield = before, above
                 _regain(lock)
                 if before is not None:  # that looks again when the handler has returned
                     self._carrier.ring()
+                if shield is not None:
+                    shield.lower()
 
     def without(self, work: Callable[[], T]) -> T:
-        """Does something without the lock, in the middle of something with it."""
-        lock = self.lock
+        """Waits for something without the lock, in the middle of something with it."""
+        lock, shield = self.lock, self._own.shield
         try:
             lock.release()
+            if shield is not None:
+                shield.lower()
             return work()
         finally:
-            _regain(lock)
+            try:
+                _regain(lock)
+            finally:
+                if shield is not None:
+                    shield.lift()
 
 
 def _regain(lock: Any) -> None:

@@ -111,7 +111,8 @@ class BlockingSession(Conversation):
     async def drain(self) -> None:
         """See `Conversation`."""
         while (self._has_unwritten() or self._leaving) and self.is_connected:
-            self._drained = self.monitor.event()
+            if self._drained.is_set():
+                self._drained = self.monitor.event()
             await self._drained.wait()
 
     def hang_up(self) -> None:

@@ -319,7 +319,8 @@ class Subscription(Generic[M, B]):
                 raise self._error.copy()
             if self._left or (self._stopped and not self._buffer):
                 return None
-            self._arrived = self._waits.event()
+            if self._arrived.is_set():  # else others wait for it, too
+                self._arrived = self._waits.event()
             await self._arrived.wait()
         parcel = self._buffer.popleft()
         self._buffered -= len(parcel)

@@ -74,13 +74,15 @@ sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under AS
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	tar --exclude='*.so' --exclude='*.o' --exclude=_native.c --exclude=__pycache__ -c native | tar -x -C $(SANITIZED)
-	tar --exclude='*.so' --exclude='*.o' --exclude=_http2.c --exclude=__pycache__ -c gateway | tar -x -C $(SANITIZED)
-	cd $(SANITIZED) && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python native/build.py && TICKWHEEL_SANITIZE=1 ../../$(BIN)/python gateway/native/build.py
+	tar --exclude='*.so' --exclude='*.o' --exclude=_http2.c --exclude=_wire.c --exclude=__pycache__ -c gateway | tar -x -C $(SANITIZED)
+	cd $(SANITIZED) && for built in native gateway/native gateway/native/wire; do \
+	    TICKWHEEL_SANITIZE=1 ../../$(BIN)/python $$built/build.py; \
+	done
 	libraries="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)"; \
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native:$(SANITIZED)/gateway $(BIN)/python -c \
-	    'import tickwheel_native._native as n; assert "sanitize" in n.__file__, n.__file__; print("testing", n.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/unit/gateway/transport tests/model) $(TEST_ARGS)
+	    'import tickwheel_native._native as n, tickwheel_gateway._wire as w; assert "sanitize" in n.__file__ and "sanitize" in w.__file__, w.__file__; print("testing", n.__file__, w.__file__)'; \
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/unit/gateway/transport tests/unit/gateway/wire tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)

@@ -143,6 +143,7 @@ async def test_who_is_connected(ask: Caller, daemon: Daemon) -> None:
 
 
 async def test_the_audit_log_is_followed(ask: Caller) -> None:
+    await ask("PUT", "/v1/topics/before-audited", {})
     seen = (await ask("GET", "/v1/audit?limit=1")).json
     assert len(seen["items"]) == 1
     await ask("PUT", "/v1/topics/audited", {})

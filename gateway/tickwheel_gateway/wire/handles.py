@@ -21,15 +21,15 @@ class _Numbers:
     """Of receipt handles: none comes twice."""
 
     def __init__(self) -> None:
-        self._next = 1
+        self.next = 1
 
     def take(self, count: int) -> int:
         """The first of so many that follow each other."""
-        first, self._next = self._next, self._next + count
+        first, self.next = self.next, self.next + count
         return first
 
 
-take_numbers = _Numbers().take
+numbers: Final = _Numbers()
 
 
 class Receipt(NamedTuple):
@@ -53,7 +53,7 @@ class Receipt(NamedTuple):
 
 def encode_receipt(receipt: Receipt) -> str:
     """Each time another text, as RocketMQ has it: a client may tell an older one from a newer one."""
-    return ".".join(map(str, (_RECEIPT, *receipt, take_numbers(1))))
+    return ".".join(map(str, (_RECEIPT, *receipt, numbers.take(1))))
 
 
 def decode_receipt(text: str) -> Receipt:

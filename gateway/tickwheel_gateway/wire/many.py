@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tickwheel.protocol.limits import MAX_ID, MAX_TIME_MS
 from tickwheel_gateway._wire import ffi, lib
-from tickwheel_gateway.wire.handles import take_numbers
+from tickwheel_gateway.wire.handles import numbers as handle_numbers
 from tickwheel_gateway.wire.messages import Limits, Sender, mark_of
 from tickwheel_gateway.wire.properties import (
     MAX_GROUP_BYTES,
@@ -222,7 +222,7 @@ def given(payload: bytes, attempts: Sequence[int], receiver: Receiver) -> GivenM
     words.topic, words.store_host = pointers
     words.topic_bytes, words.store_host_bytes = len(receiver.topic), len(store_host)
     words.invisible_ms, words.until_ms = receiver.invisible_ms, receiver.until_ms
-    words.number = take_numbers(count)
+    words.number = handle_numbers.take(count)
     capacity = len(payload) * 5 // 4 + count * (_MORE_BYTES + len(receiver.topic) + len(store_host))
     numbers = ffi.new("int64_t[]", count * lib.TW_GIVEN_NUMBERS)
     out = _unwritten("uint8_t[]", capacity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 import traceback
@@ -57,7 +56,7 @@ def installed(defects: Defects) -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     logger.addHandler(defects)
     try:
-        with mock.patch.object(handles, "_numbers", itertools.count(1)):
+        with mock.patch.object(handles.numbers, "next", 1):
             yield
     finally:
         logger.removeHandler(defects)

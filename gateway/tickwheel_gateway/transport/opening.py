@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from tickwheel_gateway.transport.limits import READ_BYTES
+from tickwheel_gateway.transport.sockets import Socket
 
 _TLS: Final = 0x16
 """A handshake of TLS begins with it, and HTTP/2 with a P."""
@@ -68,7 +69,8 @@ async def open_stream(
     if first[0] != _TLS:
         if not is_plain_allowed:
             raise NotWelcome("plain text")
-        return Opened(stream, first, is_tls=False)
+        plain = Socket(stream) if isinstance(stream, trio.SocketStream) else stream
+        return Opened(plain, first, is_tls=False)
     if tls is None:
         raise NotWelcome("TLS")
     secured: trio.SSLStream[Begun] = trio.SSLStream(

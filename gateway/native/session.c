@@ -1,4 +1,5 @@
 /* Sessions, what their peers must not do, and bytes in and out. */
+#include <sys/mman.h>
 #include "session.h"
 
 /* Newer libraries, and older ones of distributions that keep them safe, have limits of their own that are stricter than ours. */
@@ -6,6 +7,7 @@ extern void nghttp2_option_set_stream_reset_rate_limit(nghttp2_option *, uint64_
 extern void nghttp2_option_set_max_continuations(nghttp2_option *, size_t) __attribute__((weak));
 
 #define ALIGNED 16
+#define LARGE_BYTES 16384
 
 int area_reserve(area_t *area, size_t more) {
     if (more <= area->capacity - area->count) return 0;
@@ -58,12 +60,31 @@ int fail(session_t *session, int why) {
     return NGHTTP2_ERR_CALLBACK_FAILURE;
 }
 
-/* Memory of nghttp2: counted, and not more than the limit. The size stands before each block. */
+/* Memory of nghttp2: counted, and not more than the limit. The size stands before each block. Large ones have pages of their own:
+ * each session has a buffer for a whole frame and mostly writes short ones, so that most of its pages are never there. */
+
+static char *get_block(size_t bytes) {
+    if (bytes < LARGE_BYTES) return malloc(bytes);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+#ifdef MADV_NOHUGEPAGE
+    madvise(at, bytes, MADV_NOHUGEPAGE);
+#endif
+    return at;
+}
+
+static void drop_block(char *at, size_t bytes) {
+    if (bytes < LARGE_BYTES) {
+        free(at);
+    } else {
+        munmap(at, bytes);
+    }
+}
 
 static void *give(size_t bytes, void *user) {
     session_t *session = user;
     if (bytes > SIZE_MAX - ALIGNED || session->memory_bytes + bytes > session->host->limits.memory_bytes) return NULL;
-    char *at = malloc(bytes + ALIGNED);
+    char *at = get_block(bytes + ALIGNED);
     if (!at) return NULL;
     memcpy(at, &bytes, sizeof bytes);
     session->memory_bytes += bytes;
@@ -77,7 +98,7 @@ static void take(void *block, void *user) {
     char *at = (char *)block - ALIGNED;
     memcpy(&bytes, at, sizeof bytes);
     session->memory_bytes -= bytes;
-    free(at);
+    drop_block(at, bytes + ALIGNED);
 }
 
 static void *give_zeros(size_t count, size_t each, void *user) {
@@ -93,8 +114,16 @@ static void *give_more(void *block, size_t bytes, void *user) {
     char *at = (char *)block - ALIGNED;
     memcpy(&before, at, sizeof before);
     if (bytes > SIZE_MAX - ALIGNED || session->memory_bytes - before + bytes > session->host->limits.memory_bytes) return NULL;
-    at = realloc(at, bytes + ALIGNED);
-    if (!at) return NULL;
+    if (bytes + ALIGNED < LARGE_BYTES && before + ALIGNED < LARGE_BYTES) {
+        at = realloc(at, bytes + ALIGNED);
+        if (!at) return NULL;
+    } else {
+        char *moved = get_block(bytes + ALIGNED);
+        if (!moved) return NULL;
+        memcpy(moved + ALIGNED, at + ALIGNED, before < bytes ? before : bytes);
+        drop_block(at, before + ALIGNED);
+        at = moved;
+    }
     memcpy(at, &bytes, sizeof bytes);
     session->memory_bytes += bytes - before;
     return at + ALIGNED;

@@ -7,7 +7,7 @@ import gzip
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import hpack
 import pytest
@@ -95,7 +95,12 @@ def calls() -> st.SearchStrategy[Asked]:
         st.booleans(),
         st.booleans(),
         st.integers(1, 3),
-    )
+    ).map(_ended_if_compressed)
+
+
+def _ended_if_compressed(one: Asked) -> Asked:
+    """With nghttp2 what is compressed is opened once the request has ended; with h2 before."""
+    return replace(one, ends=True) if one.body[:1] == b"\1" else one
 
 
 def frames_of(call: Asked, stream_id: int, encoder: hpack.Encoder) -> list[Frame]:
@@ -245,7 +250,13 @@ async def test_the_same_answers(script: list[Asked | Frame], size: int) -> None:
 @settings(max_examples=1_500, deadline=None)
 @given(scripts(), st.integers(1, 3_000))
 async def test_the_same_answers_to_more(script: list[Asked | Frame], size: int) -> None:
-    await check_calls(script, size)
+    # A window that gets smaller between two pieces finds more or less sent by then: a matter of turns.
+    await check_calls([one for one in script if not changes_windows(one)], size)
+
+
+def changes_windows(one: Asked | Frame) -> bool:
+    """Of streams that there are."""
+    return isinstance(one, SettingsFrame) and SettingsFrame.INITIAL_WINDOW_SIZE in one.settings
 
 
 @pytest.mark.parametrize("number", range(len(BODIES)))

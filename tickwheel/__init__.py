@@ -66,6 +66,9 @@ if TYPE_CHECKING:
         TickwheelError,
         TransactionRefused,
     )
+    from tickwheel.worker.handlers import Handlers
+    from tickwheel.worker.outcomes import GiveUp, Retry
+    from tickwheel.worker.retry_policy import RetryPolicy
 
 __all__ = [
     "AckRefused",
@@ -90,7 +93,9 @@ __all__ = [
     "EndpointList",
     "EventsTail",
     "Fetched",
+    "GiveUp",
     "GroupState",
+    "Handlers",
     "HistoryEvent",
     "JobPlan",
     "LogPlace",
@@ -109,6 +114,8 @@ __all__ = [
     "RequestTimeout",
     "RequestUncertain",
     "RescheduleResult",
+    "Retry",
+    "RetryPolicy",
     "Schedule",
     "SchedulePreview",
     "SendResult",
@@ -162,6 +169,9 @@ _NAMES_OF = {
         "SendResult",
         "SendResults",
     ],
+    "tickwheel.worker.handlers": ["Handlers"],
+    "tickwheel.worker.outcomes": ["GiveUp", "Retry"],
+    "tickwheel.worker.retry_policy": ["RetryPolicy"],
 }
 # All others are errors.
 _HOMES = dict.fromkeys(set(__all__) - _MODULES, "tickwheel.errors") | {

@@ -15,8 +15,8 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
@@ -27,7 +27,7 @@ from tickwheel.client import client as _client
 from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
-from tickwheel.client.checks import known
+from tickwheel.client.checks import flag, known
 from tickwheel.client.columns import Body, Headers, check_name
 from tickwheel.client.consumer.acks import AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchOptions
@@ -42,6 +42,10 @@ from tickwheel.client.times import Delay, Moment
 from tickwheel.client.url import Urls
 from tickwheel.protocol.errors import BadArgument, ClientClosed, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
+from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Handler, Middleware, Options
+from tickwheel.worker.retry_policy import RetryPolicy
+from tickwheel.worker.signals import may_have_signals, told_by_signals
+from tickwheel.worker.worker import DRAIN, Worker
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -455,6 +459,40 @@ class Client:
         self._subscriptions.add(subscription)
         return subscription
 
+    def work(
+        self,
+        topic: str,
+        handler: Callable[[Message], Any],
+        *,
+        group: str = "default",
+        concurrency: int = DEFAULT_CONCURRENCY,
+        retry: RetryPolicy | int | None = None,
+        timeout: Delay | None = None,
+        middlewares: Sequence[Middleware] = (),
+        prefetch: int | None = None,
+        start: Start = "earliest",
+        shard: str | None = None,
+        max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
+        drain: Delay = DRAIN,
+        signals: bool | None = None,
+    ) -> None:
+        """See ``tickwheel.Client.work``. Handlers run in threads, ``concurrency`` of them."""
+        options = Options(group, concurrency, retry, timeout, middlewares, prefetch, start, shard, max_hold)
+        judged = Handler(topic, handler, options)
+        if judged.is_async:
+            raise BadArgument(
+                f"The handler of {topic!r} is a coroutine function, and this client has no event loop for it.",
+                advice="Use tickwheel.Client, or a function without async.",
+            )
+
+        async def make() -> Worker:
+            return Worker(_Carried(self._client, self._running), Batch, [judged], drain=drain)
+
+        worker = self._call(make)
+        wants_signals = may_have_signals() if signals is None else flag(signals, "signals")
+        with told_by_signals(lambda: self._running.soon(worker.stop)) if wants_signals else nullcontext():
+            self._call(worker.run)
+
     def fetch(
         self,
         topic: str,
@@ -635,6 +673,22 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call(self._transaction.__aexit__, kind, error, trace)
+
+
+class _Carried:
+    """Makes subscriptions whose acks may come from other threads."""
+
+    def __init__(self, client: _client.Client, loop: Loop) -> None:
+        self._client = client
+        self._loop = loop
+
+    def subscribe_as(
+        self, batch_class: type[Batch], topic: str, group: str, options: SubscribeOptions
+    ) -> AsyncSubscription[Message, Batch]:
+        """See ``tickwheel.Client.subscribe_as``."""
+        subscription = self._client.subscribe_as(batch_class, topic, group, options)
+        subscription.acks.carrier = _AckOutbox(self._loop, subscription.acks)
+        return subscription
 
 
 def _nothing() -> None: ...

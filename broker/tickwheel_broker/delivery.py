@@ -56,6 +56,8 @@ class Subscription:
     batch: int
     """Both count messages."""
     outgoing: Outgoing
+    tells_attempts: bool = False
+    """Its client wants to know which attempt each delivery is."""
     is_started: bool = field(default=False, init=False)
     is_leaving: bool = field(default=False, init=False)
     lease_told_ms: int = field(default=0, init=False)
@@ -86,7 +88,15 @@ class Subscription:
 
     def fetch(self, leases: Leases, group_id: int, room: int, now_ms: int) -> bytes | None:
         """What there is for it: see `Leases.fetch`."""
-        return leases.fetch(group_id, self.holder, self.number, room, FRAME_TARGET_BYTES, now_ms)
+        return leases.fetch(
+            group_id,
+            self.holder,
+            self.number,
+            room,
+            FRAME_TARGET_BYTES,
+            now_ms,
+            tells_attempts=self.tells_attempts,
+        )
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -50,7 +50,14 @@ class Subscriptions:
     """How many there are, also those that are not delivered to yet."""
 
     def begin(
-        self, *, number: int, group_id: int, credit: int, batch: int, outgoing: Outgoing
+        self,
+        *,
+        number: int,
+        group_id: int,
+        credit: int,
+        batch: int,
+        outgoing: Outgoing,
+        tells_attempts: bool = False,
     ) -> Subscription:
         """There is one more; it is not delivered to before `start`."""
         subscription = Subscription(
@@ -61,6 +68,7 @@ class Subscriptions:
             credit=credit,
             batch=batch,
             outgoing=outgoing,
+            tells_attempts=tells_attempts,
         )
         self.held += 1
         self._readers.joined(group_id)

@@ -58,6 +58,7 @@ COMMANDS = {
     "serve": Entry("running.serve:serve", "Run the broker.", _RUNNING),
     "web": Entry("running.web:web", "Serve HTTP for a broker.", _RUNNING),
     "push": Entry("running.push:push", "Send messages to the URLs of endpoints.", _RUNNING),
+    "work": Entry("working.command:work", "Call a program's handlers for messages.", _RUNNING),
     "gateway": Entry("running.gateway:gateway", "Serve clients of RocketMQ 5.", _RUNNING),
     "cluster": Entry("running.cluster:cluster", "A log that several machines have.", _RUNNING),
     "tokens": Entry("running.tokens:tokens", "Who may log in, and do what.", _RUNNING),

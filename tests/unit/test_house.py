@@ -54,7 +54,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"errors", "stats"},
         {"client", "watching"},
         {"client.consumer", "_blocking"},
-        {"client.admin"},
+        {"client.admin", "worker"},
         {"client.client"},
         {"tracing", "sync", "sharing.attempts", "sharing.listener", "sharing.private_file"},
         {"sharing"},
@@ -65,7 +65,7 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
     "tickwheel_cli": [
         {"shared", "lazy"},
-        {"messages", "looking", "running", "outbox", "pipeline", "demo"},
+        {"messages", "looking", "running", "working", "outbox", "pipeline", "demo"},
         {"main"},
     ],
     "tickwheel_gateway": [

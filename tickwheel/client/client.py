@@ -67,6 +67,10 @@ from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments,
 from tickwheel.client.url import Nodes, Urls, default_url, parse_urls, shown_urls
 from tickwheel.protocol.bodies.requests import Ping
 from tickwheel.protocol.errors import ClientClosed, TickwheelError
+from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Function, Handler, Middleware, Options
+from tickwheel.worker.retry_policy import RetryPolicy
+from tickwheel.worker.signals import may_have_signals
+from tickwheel.worker.worker import DRAIN, Worker
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -482,6 +486,47 @@ class Client(
     ) -> Subscription[Any, B]:
         """As ``subscribe``, with another class of batches: for twins of this client."""
         return Subscription(self._session, topic, group, options, batch_class)
+
+    async def work(
+        self,
+        topic: str,
+        handler: Function,
+        *,
+        group: str = "default",
+        concurrency: int = DEFAULT_CONCURRENCY,
+        retry: RetryPolicy | int | None = None,
+        timeout: Delay | None = None,  # noqa: ASYNC109 - of each call of the handler
+        middlewares: Sequence[Middleware] = (),
+        prefetch: int | None = None,
+        start: Start = "earliest",
+        shard: str | None = None,
+        max_hold: timedelta | float = DEFAULT_MAX_HOLD_S,
+        drain: Delay = DRAIN,
+        signals: bool | None = None,
+    ) -> None:
+        """Calls ``handler`` for each message of a topic, up to ``concurrency`` at once, until the program is told to
+        stop::
+
+            await client.work("mails", send_mail, concurrency=50, retry=5)
+
+        A message whose handler returns is acked. One whose handler raises comes again, as ``retry`` says: a
+        ``RetryPolicy``, or a number of attempts, after which it is a dead letter; by default as the topic's settings
+        say. ``Retry`` and ``GiveUp``, raised or returned, say it for one message. A handler that is no coroutine
+        function runs in a thread. Leases are renewed while handlers run, for up to ``max_hold``.
+
+        ``timeout``: of each call of a handler that is a coroutine function; then it is cancelled, and the attempt has
+        failed. ``middlewares``: each is called with a message and with what to call next; the first one is the
+        outermost. ``prefetch``: so many messages wait here besides those that are handled; None: about a second's work.
+        ``group``, ``start``, ``shard``: as in ``subscribe``.
+
+        SIGTERM and Ctrl-C end it in order: nothing new is begun, messages that wait go back as not looked at, and
+        handlers are finished within ``drain``; then they are cancelled, and their messages go back without having cost
+        an attempt. A second signal does not wait. ``signals``: None: where Python has them, in the main thread.
+        Raises what `subscribe` raises; BadArgument.
+        """
+        options = Options(group, concurrency, retry, timeout, middlewares, prefetch, start, shard, max_hold)
+        worker = Worker(self, Batch, [Handler(topic, handler, options)], drain=drain)
+        await worker.run(signals=may_have_signals() if signals is None else flag(signals, "signals"))
 
     # Looking -------------------------------------------------------------------------------------
 

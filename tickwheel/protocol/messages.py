@@ -283,6 +283,8 @@ class Delivery:
     key_bytes: tuple[int, ...]
     headers_bytes: tuple[int, ...]
     order_bytes: tuple[int, ...]
+    attempts: tuple[int, ...] | None = None
+    """Which attempt of its message each delivery is, up to 65,535; None: the subscription did not ask for it."""
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -341,9 +343,13 @@ def decode_deliver(payload: bytes) -> Delivery:
     headers_bytes = _unpack_column("H", count, payload, 8 + 34 * count)
     order_bytes = _unpack_column("H", count, payload, 8 + 36 * count)
     blob_bytes = sum(body_bytes) + sum(key_bytes) + sum(headers_bytes) + sum(order_bytes)
-    if columns_end + blob_bytes != len(payload):
+    attempts_at = columns_end + blob_bytes
+    attempts = None
+    if attempts_at + 2 * count == len(payload):
+        attempts = _unpack_column("H", count, payload, attempts_at)
+    elif attempts_at != len(payload):
         raise BadFrame("The length of a DELIVER is not what its columns say.")
-    return Delivery(subscription, count, payload, body_bytes, key_bytes, headers_bytes, order_bytes)
+    return Delivery(subscription, count, payload, body_bytes, key_bytes, headers_bytes, order_bytes, attempts)
 
 
 # FETCH_OK -----------------------------------------------------------------------------------------
@@ -370,11 +376,10 @@ def decode_fetch_ok(payload: bytes) -> FetchOk:
         return FetchOk(Delivery(group_id, 0, payload, (), (), (), ()), ())
     if len(payload) < _TWO_U32.size:
         raise BadFrame("A FETCH_OK is shorter than its head.")
-    attempts_at = len(payload) - 2 * _TWO_U32.unpack_from(payload)[1]
-    if attempts_at < _TWO_U32.size:
+    delivery = decode_deliver(payload)
+    if delivery.attempts is None:
         raise BadFrame("The columns of a FETCH_OK do not fit its length.")
-    delivery = decode_deliver(payload[:attempts_at])
-    return FetchOk(delivery, _unpack_column("H", delivery.count, payload, attempts_at))
+    return FetchOk(delivery, delivery.attempts)
 
 
 def encode_no_messages(group_id: int) -> bytes:

@@ -28,6 +28,7 @@ from timerlog.tables.lateness import LatenessOf
 FETCH_LIMIT: Final = 8192
 FRAME_HEAD_BYTES: Final = 16
 _ACK_HEAD_BYTES: Final = 8
+_DELIVER = 22
 _ACK_OK = 24
 _FETCH_OK = 111
 _ATTEMPT: Final = np.dtype("<u2")
@@ -111,9 +112,11 @@ class Deliver:
         limit_bytes: int,
         now_ms: int,
         asked: AsAnswer | None = None,
+        *,
+        tells_attempts: bool = False,
     ) -> bytes | None:
         """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame, or FETCH_OK if they were
-        ``asked`` for; None when none waits, an empty one when it should be called again, because so many were passed
+        ``asked`` for; with a column of attempts if it is an answer, or if it ``tells_attempts``. None when none waits, an empty one when it should be called again, because so many were passed
         over.
 
         Raises ``UnknownGroup``, ``DiskFull`` when the leases cannot be logged, and ``BeingHealed``; the messages wait
@@ -123,7 +126,7 @@ class Deliver:
         # The message that reaches the limit is still taken: leave room for the largest.
         limit = min(limit, FETCH_LIMIT)
         room = self._settings.max_frame_bytes - self._settings.max_body_bytes - _LARGEST_REST_BYTES
-        if asked is not None:
+        if asked is not None or tells_attempts:
             room -= limit * _ATTEMPT.itemsize
         run_limit = 1 if asked is None else asked.ordered_batch
         limit_bytes = max(1, min(limit_bytes, room))
@@ -159,15 +162,16 @@ class Deliver:
         if written != frame_bytes:
             raise StoreError(f"a DELIVER frame of {frame_bytes} bytes came out as {written}")
         if asked is not None:
-            self._make_answer(frame, asked, group_id, seqs, epochs)
+            self._add_attempts(frame, group_id, seqs, epochs)
+            delivery.finish_frame(frame, len(frame) - FRAME_HEAD_BYTES, _FETCH_OK, asked.correlation)
+        elif tells_attempts:
+            self._add_attempts(frame, group_id, seqs, epochs)
+            delivery.finish_frame(frame, len(frame) - FRAME_HEAD_BYTES, _DELIVER, 0)
         return bytes(frame)
 
-    def _make_answer(
-        self, frame: bytearray, asked: AsAnswer, group_id: int, seqs: UInt64Array, epochs: UInt32Array
-    ) -> None:
+    def _add_attempts(self, frame: bytearray, group_id: int, seqs: UInt64Array, epochs: UInt32Array) -> None:
         attempts = epochs - self._tables.deliveries_of(group_id)["base_epoch"][seqs]
         frame += np.minimum(attempts, _MOST_ATTEMPTS).astype(_ATTEMPT).tobytes()
-        delivery.finish_frame(frame, len(frame) - FRAME_HEAD_BYTES, _FETCH_OK, asked.correlation)
 
     def _set_aside(self, damaged: UInt64Array) -> None:
         ids = damaged[self._engine.are_lost(damaged)]

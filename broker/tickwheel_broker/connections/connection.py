@@ -376,6 +376,7 @@ class Connection:
             tells_differences=True,
             log_position=parts.log.durable_position,
             holds=True,
+            counts_attempts=True,
             grants=self._grants(),
         )
 

@@ -77,6 +77,7 @@ class SubscriptionRequests:
             credit=request.credit,
             batch=request.batch,
             outgoing=caller.outgoing,
+            tells_attempts=request.attempts,
         )
         caller.subscriptions[subscription.number] = subscription
         ack_wait_ms = self._subscriptions.ack_wait_ms(group_id)

@@ -146,6 +146,12 @@ SAYS = {
         "acked billing",
         "complete: True",
     ],
+    "consumers.py": [
+        "to ada: sent in attempt 1",
+        "to bob: the server is busy",
+        "to bob: sent in attempt 2",
+        "dead: to nobody",
+    ],
     "fetching.py": ["fetched: to ada, to bob", "sent: acked", "not sent: nacked", "again: to bob"],
     "ordering.py": ["ada: created, paid, shipped", "bob: created, paid, shipped"],
     "transactions.py": [

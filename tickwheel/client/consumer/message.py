@@ -55,6 +55,13 @@ class BaseMessage:
         return batch.delivery.payload[end - batch.delivery.body_bytes[self._index] : end]
 
     @property
+    def attempt(self) -> int:
+        """Which attempt of the group this delivery is, from 1. What was given back without having been looked at, or
+        as ``uncounted``, was none. Only where it was asked for (as ``Worker`` does); else it is the epoch."""
+        attempts = self._batch.delivery.attempts
+        return self.epoch if attempts is None else attempts[self._index]
+
+    @property
     def key(self) -> str | None:
         """The key; None if it has none. One that starts with ``~`` was made by the sending client."""
         delivery = self._batch.delivery

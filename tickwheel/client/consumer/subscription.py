@@ -94,6 +94,8 @@ class SubscribeOptions(NamedTuple):
     shard: str | None = None
     max_hold: timedelta | float = DEFAULT_MAX_HOLD_S
     ephemeral: Delay | None = None
+    attempts: bool = False
+    """Whether messages say which attempt they are."""
 
 
 class Subscription(Generic[M, B]):
@@ -129,6 +131,7 @@ class Subscription(Generic[M, B]):
         self.start = start_of_group(options.start)
         self.shard = None if options.shard is None else text(options.shard, "shard")
         self.ephemeral_ms = ephemeral_ms(options.ephemeral)
+        self._wants_attempts = options.attempts
         self.created_topic = self.created_group = False
         """Whether subscribing made the topic, the group."""
         self.ack_wait_ms = 0
@@ -287,6 +290,11 @@ class Subscription(Generic[M, B]):
     def asked_credit(self) -> int:
         """For SUBSCRIBE; where it cannot be changed later, as much as one may need."""
         return MOST_CREDIT if self._pace is not None and not self._session.has_holds else self.credit
+
+    @property
+    def asks_for_attempts(self) -> bool:
+        """For SUBSCRIBE: a broker from before that refuses to be asked."""
+        return self._wants_attempts and self._session.limits.counts_attempts
 
     @property
     def is_left(self) -> bool:
@@ -578,6 +586,7 @@ class _SubscribeCall(RequestCall):
             shard=subscription.shard,
             ephemeral_ms=subscription.ephemeral_ms,
             holds=subscription.holding.is_on,
+            attempts=subscription.asks_for_attempts,
         )
         super().__init__(request, deadline)
         self._subscription = subscription

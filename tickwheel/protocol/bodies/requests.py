@@ -89,6 +89,7 @@ class Subscribe(Request, frozen=True):
     )
     shard: Name | None = None  #: a shard's key range, such as ``-80``; None: all
     holds: bool = False  #: it renews its leases, and is to be told by LEASE when another `ack_wait` holds
+    attempts: bool = False  #: its DELIVER frames say which attempt of its message each delivery is
 
 
 class Unsubscribe(Request, frozen=True):
@@ -175,6 +176,7 @@ class HelloOk(Answer, frozen=True):
     answers_remembered: int = 0  #: of so many requests with an identity; 0: it knows no identities
     log_position: int = 0  #: up to which the log is durable
     holds: bool = False  #: it knows `only_longer` of EXTEND, and CREDIT
+    counts_attempts: bool = False  #: it knows `attempts` of SUBSCRIBE
     grants: list[str] | UnsetType = (
         UNSET  #: what the client may do; unset: everything, or the broker is older
     )

@@ -35,6 +35,13 @@ class PushMissing(TickwheelError, ImportError):
     advice = "Install it: pip install 'tickwheel[push]'."
 
 
+class WorkMissing(TickwheelError, ImportError):
+    """`tickwheel work` was to show its metrics or to reload code, and what that needs is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[work]'."
+
+
 class GatewayMissing(TickwheelError, ImportError):
     """The gateway for RocketMQ was asked for, and what it needs is not installed."""
 

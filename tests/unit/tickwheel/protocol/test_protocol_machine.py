@@ -165,6 +165,18 @@ def test_deliver_comes_out_as_it_went_in(rows: list[DeliverItem]) -> None:
     assert (ack.group_id, ack.ids, ack.epochs) == (3, delivery.ids, delivery.epochs)
 
 
+@given(rows=st.lists(items, min_size=1, max_size=6), data=st.data())
+def test_a_delivery_may_tell_of_attempts(rows: list[DeliverItem], data: st.DataObject) -> None:
+    payload = encode_deliver(9, rows)
+    assert decode_deliver(payload).attempts is None
+    attempts = data.draw(st.lists(st.integers(0, 0xFFFF), min_size=len(rows), max_size=len(rows)))
+    delivery = decode_deliver(payload + pack_column("H", attempts))
+    assert delivery.attempts == tuple(attempts)
+    assert delivery.ends() == decode_deliver(payload).ends()
+    with pytest.raises(RemoteProtocolError):
+        decode_deliver(payload + bytes(2 * len(rows) - 1))
+
+
 def test_answers_come_out_as_they_went_in_and_their_exceptions_are_in_order() -> None:
     exceptions = (ItemException(0, 1, 5), ItemException(3, 2, 0))
     assert decode_send_ok(encode_send_ok(SendOk(9, 2, exceptions))) == SendOk(9, 2, exceptions)

@@ -7,6 +7,7 @@ import pytest
 from tests.support.driver import MIB, NOW_MS, pump
 from tests.support.frames import ack_payload, delivered, send
 from tests.support.reader import Reader
+from tickwheel.protocol.messages import decode_deliver
 from tickwheel_native import lib
 from timerlog.errors import TooManyGroups, UnknownGroup
 from timerlog.store import Store
@@ -30,6 +31,24 @@ def test_each_message_goes_to_one_reader_of_each_group(store: Store, topic: int)
     assert first.fetch() == [(5, 1)]
     assert not first.has_ready
     assert first.fetch() == []
+
+
+def test_a_delivery_tells_of_attempts_to_who_asks(store: Store, topic: int) -> None:
+    reader = Reader(store, topic)
+    told = []
+    for time_ms in (NOW_MS, NOW_MS + 1_000):
+        pump(store, time_ms)
+        frame = store.deliver.fetch(reader.group, reader.holder, 9, 2, MIB, time_ms, tells_attempts=True)
+        assert frame is not None
+        assert len(frame) == 16 + int.from_bytes(frame[:4], "little")
+        delivery = decode_deliver(frame[16:])
+        told.append((delivery.ids, delivery.epochs, delivery.attempts))
+    store.settle.give_back(reader.group, [1, 2], [2, 2], NOW_MS + 1_000)
+    frame = store.deliver.fetch(reader.group, reader.holder, 9, 2, MIB, NOW_MS + 1_000, tells_attempts=True)
+    assert frame is not None
+    delivery = decode_deliver(frame[16:])
+    told.append((delivery.ids, delivery.epochs, delivery.attempts))
+    assert told == [((1, 2), (1, 1), (1, 1)), ((1, 2), (2, 2), (2, 2)), ((1, 2), (3, 3), (2, 2))]
 
 
 def test_acks_are_fenced_by_epoch(store: Store, topic: int) -> None:

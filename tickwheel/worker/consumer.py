@@ -1,0 +1,126 @@
+"""The messages of a subscription, handed to a handler: some at a time, and each settled by what comes of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tickwheel.client.consumer.giving_back import GiveBack
+from tickwheel.client.consumer.message import BaseMessage
+from tickwheel.client.consumer.subscription import Subscription
+from tickwheel.client.results import ReceiptResult
+from tickwheel.protocol.errors import TickwheelError
+from tickwheel.worker.handler import Handler
+from tickwheel.worker.outcomes import INTERRUPTED, Kind, Outcome
+from tickwheel.worker.tally import Tally
+
+_LAST_WORD_S: Final = 5.0
+"""How long an interrupted message may take to be given back."""
+
+_log = logging.getLogger("tickwheel.worker")
+
+
+class Consumer:
+    """Runs one handler. `stop` ends it in order: no new message is begun, and those that are begun are finished."""
+
+    def __init__(self, handler: Handler, subscription: Subscription[Any, Any]) -> None:
+        self._handler = handler
+        self._subscription = subscription
+        self._slots = anyio.Semaphore(handler.concurrency)
+        self._taking = anyio.CancelScope()
+        self._finished = anyio.Event()
+        self._is_stopped = False
+        self.tally = Tally(handler.topic, handler.group, handler.concurrency)
+
+    async def run(self, drain_s: float) -> None:
+        """Until `stop`, and then for ``drain_s`` seconds at most; what is not finished by then is cancelled, and given
+        back at once. What was not begun is given back as not looked at. Raises what the subscription raises, after the
+        same time."""
+        failed: TickwheelError | None = None
+        async with self._subscription:
+            async with anyio.create_task_group() as group:
+                try:
+                    with self._taking:
+                        await self._take(group)
+                except TickwheelError as error:
+                    failed = error
+                if failed is None:  # or what is given back below would come to it once more
+                    group.start_soon(self._take_no_more)
+                with anyio.move_on_after(drain_s):
+                    while self.tally.running:
+                        self._finished = anyio.Event()
+                        await self._finished.wait()
+                group.cancel_scope.cancel()
+            if failed is not None:
+                raise failed
+
+    def stop(self) -> None:
+        """Begin no more messages."""
+        self._is_stopped = True
+        self._taking.cancel()
+
+    async def _take_no_more(self) -> None:
+        try:
+            await self._subscription.stop()
+        except TickwheelError as error:
+            _log.debug("%s", error)  # there is no connection: then nothing more comes
+
+    async def _take(self, group: TaskGroup) -> None:
+        while not self._is_stopped:
+            await self._slots.acquire()
+            message = await self._subscription.receive()
+            if message is None:  # the subscription has ended
+                return
+            self.tally.running += 1
+            group.start_soon(self._handle, message)
+
+    async def _handle(self, message: BaseMessage) -> None:
+        began_s = anyio.current_time()
+        outcome, is_settled = INTERRUPTED, False
+        try:
+            outcome = await self._handler.handle(message)
+            self.tally.handled_s += anyio.current_time() - began_s
+            await self._settle(message, outcome)
+            is_settled = True
+        finally:
+            if not is_settled:  # cancelled: what was being said may not have been written
+                with anyio.move_on_after(_LAST_WORD_S, shield=True):
+                    await self._settle(message, outcome)
+            self.tally.outcomes[outcome.kind] += 1
+            self.tally.running -= 1
+            self._finished.set()
+            self._slots.release()
+
+    async def _settle(self, message: BaseMessage, outcome: Outcome) -> None:
+        acks = message.acks
+        try:
+            if outcome.kind is Kind.DONE:
+                acks.add(message.id, message.epoch)
+                if acks.crowded:
+                    await acks.make_room()
+                return
+            give_up = outcome.kind is Kind.GIVEN_UP
+            how = GiveBack(outcome.after_ms, outcome.reason[:500], give_up, not outcome.counted)
+            (result,) = await acks.nack((message.id,), (message.epoch,), how)
+        except TickwheelError as error:
+            self.tally.unsettled += 1
+            _log.warning(
+                "message %d of %r is %s, and the broker could not be told (%s): it comes again when its lease ends",
+                message.id,
+                self._handler.topic,
+                outcome.kind,
+                error,
+            )
+            return
+        if result not in (ReceiptResult.NACKED, ReceiptResult.DEAD):
+            self.tally.unsettled += 1
+            _log.warning(
+                "message %d of %r is %s, but it was no longer this worker's: %s",
+                message.id,
+                self._handler.topic,
+                outcome.kind,
+                result,
+            )

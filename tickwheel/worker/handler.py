@@ -1,0 +1,188 @@
+"""A function that is called for each message of a topic, and how many at once, for how long, how often."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from tickwheel.client.checks import seconds, shown, whole
+from tickwheel.client.columns import check_name
+from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
+from tickwheel.client.consumer.message import BaseMessage
+from tickwheel.client.consumer.subscription import Start, max_hold_s, start_of_group
+from tickwheel.client.times import Delay, duration_ms
+from tickwheel.protocol.errors import BadArgument
+from tickwheel.protocol.limits import MAX_CREDIT
+from tickwheel.worker.outcomes import DONE, GiveUp, Kind, Outcome, Retry
+from tickwheel.worker.retry_policy import RetryPolicy, retry_policy, wait_ms
+
+Function: TypeAlias = Callable[[Any], Any]
+"""Takes a message. A coroutine function runs in the event loop, any other one in a thread."""
+Middleware: TypeAlias = Callable[[Any, Callable[[Any], Any]], Any]
+"""Takes a message, and what to call with it; returns, or raises, what the handler is to have returned or raised. A
+coroutine function if the handler is one."""
+
+DEFAULT_CONCURRENCY: Final = 10
+MOST_AT_ONCE: Final = MAX_CREDIT // 2
+
+_log = logging.getLogger("tickwheel.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """As ``Client.work`` takes them."""
+
+    group: str = "default"
+    concurrency: int | None = None
+    retry: RetryPolicy | int | None = None
+    timeout: Delay | None = None
+    middlewares: Sequence[Middleware] = ()
+    prefetch: int | None = None
+    start: Start = "earliest"
+    shard: str | None = None
+    max_hold: timedelta | float = DEFAULT_MAX_HOLD_S
+
+
+class Handler:
+    """A function with its options, which are judged here: no worker begins that could not go on."""
+
+    def __init__(self, topic: str, function: Function, options: Options) -> None:
+        """Raises BadArgument, BadName, BadTime."""
+        check_name(topic)
+        check_name(options.group, "group")
+        self.topic, self.options = topic, options
+        self.group = options.group
+        if not callable(function):
+            raise BadArgument(
+                f"The handler of {topic!r} is {shown(function)}, which cannot be called.",
+                advice="Give a function that takes a message.",
+            )
+        self.is_async = is_coroutine_function(function)
+        self.function = function
+        self.concurrency = (
+            DEFAULT_CONCURRENCY
+            if options.concurrency is None
+            else whole(options.concurrency, "concurrency", 1, MOST_AT_ONCE)
+        )
+        self.prefetch = (
+            None
+            if options.prefetch is None
+            else whole(options.prefetch, "prefetch", 0, MAX_CREDIT - self.concurrency)
+        )
+        self._retry = retry_policy(options.retry)
+        self._timeout_s = self._checked_timeout(options.timeout)
+        start_of_group(options.start)
+        max_hold_s(options.max_hold)
+        self._call = self._with_middlewares(function, options.middlewares)
+        self._threads: anyio.CapacityLimiter | None = None
+
+    def __repr__(self) -> str:
+        return f"<Handler of {self.topic!r} in group {self.group!r}>"
+
+    @property
+    def credit(self) -> int | None:
+        """For the subscription; None: it finds out by itself."""
+        return None if self.prefetch is None else self.concurrency + self.prefetch
+
+    def _checked_timeout(self, timeout: Delay | None) -> float | None:
+        if timeout is None:
+            return None
+        if not self.is_async:
+            raise BadArgument(
+                f"The handler of {self.topic!r} runs in a thread, which cannot be interrupted after a timeout.",
+                advice="Make it a coroutine function, or have what it calls time out.",
+            )
+        timeout_s = duration_ms(timeout, "timeout") / 1_000
+        return seconds(timeout_s, "timeout")
+
+    def _with_middlewares(self, function: Function, middlewares: Sequence[Middleware]) -> Function:
+        for middleware in reversed(list(middlewares)):
+            if not callable(middleware) or is_coroutine_function(middleware) != self.is_async:
+                kind = "a coroutine function" if self.is_async else "a function without async"
+                raise BadArgument(
+                    f"A middleware of {self.topic!r} is {shown(middleware)}, and has to be {kind}, as its handler.",
+                    advice="Write it as `async def middleware(message, call_next)` for coroutine functions.",
+                )
+            function = functools.partial(_call, middleware, function)
+        return function
+
+    async def handle(self, message: BaseMessage) -> Outcome:
+        """Calls the function. What it raises besides a cancellation is an outcome, too."""
+        attempt = message.attempt
+        try:
+            said = await self._in_time(message)
+        except _TimedOut:
+            reason = f"the handler took longer than {self._timeout_s:g} s"
+            _log.warning("message %d of %r: %s", message.id, self.topic, reason)
+            return self._again(Kind.TIMED_OUT, attempt, None, reason)
+        except (Retry, GiveUp) as asked:
+            said = asked
+        except Exception as error:
+            return self._failed(message, attempt, error)
+        if isinstance(said, GiveUp):
+            return Outcome(Kind.GIVEN_UP, reason=said.reason)
+        if isinstance(said, Retry):
+            if not said.counted:
+                return Outcome(Kind.RETRY, said.after_ms, counted=False)
+            return self._again(Kind.RETRY, attempt, said.after_ms, said.reason)
+        return DONE
+
+    async def _in_time(self, message: BaseMessage) -> Any:
+        if not self.is_async:
+            if self._threads is None:
+                self._threads = anyio.CapacityLimiter(self.concurrency)
+            return await anyio.to_thread.run_sync(
+                self._call, message, limiter=self._threads, abandon_on_cancel=True
+            )
+        call: Awaitable[Any] = self._call(message)
+        if self._timeout_s is None:
+            return await call
+        with anyio.move_on_after(self._timeout_s) as scope:
+            return await call
+        assert scope.cancelled_caught
+        raise _TimedOut
+
+    def _failed(self, message: BaseMessage, attempt: int, error: Exception) -> Outcome:
+        reason = f"{type(error).__name__}: {error}"
+        given_up = self._retry.ends_with(attempt, error)
+        _log.warning(
+            "attempt %d of message %d of %r has failed%s",
+            attempt,
+            message.id,
+            self.topic,
+            ", and was the last one" if given_up else "",
+            exc_info=error,
+        )
+        if given_up:
+            return Outcome(Kind.GIVEN_UP, reason=reason)
+        return self._again(Kind.FAILED, attempt, None, reason)
+
+    def _again(self, kind: Kind, attempt: int, after_ms: int | None, reason: str) -> Outcome:
+        if self._retry.ends_with(attempt):
+            return Outcome(Kind.GIVEN_UP, reason=reason)
+        return Outcome(kind, wait_ms(self._retry, attempt) if after_ms is None else after_ms, reason)
+
+
+class _TimedOut(Exception):
+    """The time of a handler is over."""
+
+
+def _call(middleware: Middleware, call_next: Function, message: Any) -> Any:
+    return middleware(message, call_next)
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether calling it gives a coroutine: also of an object that is called, and of what functools has wrapped."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )

@@ -387,7 +387,16 @@ VALID: dict[str, Any] = {
     "done_before": NOW, "to": "latest", "group_id": 1, "receipts": [(1, 1)], "duration": timedelta(seconds=1),
     "revision": 0, "url": "https://a.example/x", "ignore_ordering_keys": True,
 }  # fmt: skip
-WAITS_OR_HARMS = {"transaction", "subscribe_as", "fetch_as", "close", "query", "query_arrow", "disconnect"}
+WAITS_OR_HARMS = {
+    "transaction",
+    "subscribe_as",
+    "work",
+    "fetch_as",
+    "close",
+    "query",
+    "query_arrow",
+    "disconnect",
+}
 
 
 def public_calls(of: type) -> Iterator[tuple[str, inspect.Signature]]:

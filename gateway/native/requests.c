@@ -49,31 +49,28 @@ void judge(stream_t *stream, int verdict, uint32_t at, uint32_t size) {
 
 /* Heads. */
 
-int begin_head(session_t *session) {
-    host_t *host = session->host;
-    host->scratch.count = 0;
-    host->list_bytes = 0;
-    host->is_post = host->is_grpc = host->is_large = host->is_timeout_bad = 0;
-    host->seconds = -1;
-    host->method = -1;
-    host->path_at = host->path_size = 0;
-    return area_reserve(&host->scratch, 1024);
+void begin_head(session_t *session) {
+    block_t *block = &session->block;
+    block->fields.count = 0;
+    block->list_bytes = block->path_bytes = 0;
+    block->is_post = block->is_grpc = block->is_large = block->is_timeout_bad = 0;
+    block->seconds = -1;
 }
 
-static void take_timeout(host_t *host, const uint8_t *value, size_t bytes) {
+static void take_timeout(block_t *block, const uint8_t *value, size_t bytes) {
     static const struct { char unit; double seconds; } units[] = {{'H', 3600}, {'M', 60}, {'S', 1}, {'m', 1e-3}, {'u', 1e-6}, {'n', 1e-9}};
     double number = 0;
     size_t i = 0;
-    host->seconds = -1; /* the last one counts */
-    host->is_timeout_bad = 0;
+    block->seconds = -1; /* the last one counts */
+    block->is_timeout_bad = 0;
     for (; i < bytes && value[i] >= '0' && value[i] <= '9'; i++) number = number * 10 + (value[i] - '0');
     if (i >= 1 && i <= 8 && i + 1 == bytes)
         for (size_t u = 0; u < sizeof units / sizeof *units; u++)
             if (units[u].unit == (char)value[i]) {
-                host->seconds = number * units[u].seconds;
+                block->seconds = number * units[u].seconds;
                 return;
             }
-    host->is_timeout_bad = 1;
+    block->is_timeout_bad = 1;
 }
 
 static void take_path(host_t *host, stream_t *stream, const uint8_t *path, size_t bytes) {
@@ -83,9 +80,9 @@ static void take_path(host_t *host, stream_t *stream, const uint8_t *path, size_
             stream->takes_stream = host->streams[i];
             return;
         }
-    if (bytes > 200) bytes = 200;
-    host->path_at = (uint32_t)host->arena.count;
-    host->path_size = area_put(&host->arena, path, bytes) ? (uint32_t)bytes : 0;
+    block_t *block = &stream->session->block;
+    block->path_bytes = bytes < PATH_BYTES ? (uint32_t)bytes : PATH_BYTES;
+    if (block->path_bytes) memcpy(block->path, path, block->path_bytes);
 }
 
 /* Of a compression that is neither none nor gzip; two of them are joined by a comma. */
@@ -115,24 +112,25 @@ static int is_grpc(const uint8_t *value, size_t bytes) {
 }
 
 int take_field(session_t *session, stream_t *stream, const uint8_t *name, size_t name_bytes, const uint8_t *value, size_t value_bytes) {
-    host_t *host = session->host;
-    if (host->list_bytes > host->limits.header_list_bytes) host->is_large = 1;
+    host_t  *host = session->host;
+    block_t *block = &session->block;
+    if (block->list_bytes > host->limits.header_list_bytes) block->is_large = 1;
     if (name[0] == ':') {
-        if (is(name, name_bytes, ":method")) host->is_post = is(value, value_bytes, "POST");
+        if (is(name, name_bytes, ":method")) block->is_post = is(value, value_bytes, "POST");
         if (is(name, name_bytes, ":path")) take_path(host, stream, value, value_bytes);
         return 0;
     }
     if (is(name, name_bytes, "grpc-timeout")) {
-        take_timeout(host, value, value_bytes);
+        take_timeout(block, value, value_bytes);
         return 0;
     }
     if (is(name, name_bytes, "x-mq-request-id")) return 0; /* of this call alone */
-    if (is(name, name_bytes, "content-type")) host->is_grpc = is_grpc(value, value_bytes);
+    if (is(name, name_bytes, "content-type")) block->is_grpc = is_grpc(value, value_bytes);
     if (is(name, name_bytes, "grpc-encoding") && take_encoding(stream, value, value_bytes)) return -1;
-    if (host->is_large) return 0;
+    if (block->is_large) return 0;
     static const char zero = 0;
-    return area_put(&host->scratch, name, name_bytes) && area_put(&host->scratch, &zero, 1) && area_put(&host->scratch, value, value_bytes) &&
-                   area_put(&host->scratch, &zero, 1)
+    return area_put(&block->fields, name, name_bytes) && area_put(&block->fields, &zero, 1) && area_put(&block->fields, value, value_bytes) &&
+                   area_put(&block->fields, &zero, 1)
                ? 0
                : -1;
 }
@@ -140,13 +138,14 @@ int take_field(session_t *session, stream_t *stream, const uint8_t *name, size_t
 /* The number of these metadata in this feed: most calls of a client have the same. -1 when there is no memory. */
 static int64_t save_head(session_t *session) {
     host_t  *host = session->host;
-    uint32_t size = (uint32_t)host->scratch.count;
+    area_t  *fields = &session->block.fields;
+    uint32_t size = (uint32_t)fields->count;
     uint32_t saved = host->saved < SAVED_HEADS ? host->saved : SAVED_HEADS;
     for (uint32_t i = 0; i < saved; i++)
-        if (host->saved_bytes[i] == size && !memcmp((char *)host->arena.at + host->saved_at[i], host->scratch.at, size)) return host->saved_number[i];
+        if (host->saved_bytes[i] == size && !memcmp((char *)host->arena.at + host->saved_at[i], fields->at, size)) return host->saved_number[i];
     uint32_t slot = host->saved++ % SAVED_HEADS;
     uint32_t at = (uint32_t)host->arena.count;
-    if (!area_put(&host->arena, host->scratch.at, size)) return -1;
+    if (!area_put(&host->arena, fields->at, size)) return -1;
     tw_http2_event *event = tell(session, TW_HTTP2_HEAD, NULL);
     if (!event) return -1;
     event->at = at;
@@ -157,25 +156,27 @@ static int64_t save_head(session_t *session) {
     return host->saved_number[slot] = host->heads++;
 }
 
-int end_head(session_t *session, stream_t *stream) {
-    host_t *host = session->host;
-    if (!host->is_post) {
+static int judge_head(session_t *session, stream_t *stream) {
+    host_t  *host = session->host;
+    block_t *block = &session->block;
+    if (!block->is_post) {
         judge(stream, TW_HTTP2_NOT_POST, 0, 0);
-    } else if (!host->is_grpc) {
+    } else if (!block->is_grpc) {
         judge(stream, TW_HTTP2_NOT_GRPC, 0, 0);
-    } else if (host->is_timeout_bad) {
+    } else if (block->is_timeout_bad) {
         judge(stream, TW_HTTP2_BAD_TIMEOUT, 0, 0);
-    } else if (host->is_large || host->head_bytes > HEADS_BYTES) {
+    } else if (block->is_large || host->head_bytes > HEADS_BYTES) {
         judge(stream, TW_HTTP2_LARGE_HEAD, 0, 0);
     } else if (stream->method < 0) {
-        judge(stream, TW_HTTP2_UNKNOWN_METHOD, host->path_at, host->path_size);
+        uint32_t at = (uint32_t)host->arena.count;
+        judge(stream, TW_HTTP2_UNKNOWN_METHOD, at, area_put(&host->arena, block->path, block->path_bytes) ? block->path_bytes : 0);
     } else if (session->is_crowded) {
         judge(stream, TW_HTTP2_CROWDED, 0, 0);
     } else {
         int64_t number = save_head(session);
         if (number < 0) return -1;
         stream->head = (uint32_t)number;
-        stream->seconds = host->seconds;
+        stream->seconds = block->seconds;
         if (stream->takes_stream) {
             stream->is_told = 1;
             return tell(session, TW_HTTP2_BEGAN, stream) ? 0 : -1;
@@ -185,6 +186,12 @@ int end_head(session_t *session, stream_t *stream) {
     }
     stream->method = -1;
     return 0;
+}
+
+int end_head(session_t *session, stream_t *stream) {
+    int result = judge_head(session, stream);
+    area_clear(&session->block.fields, 0); /* an idle connection keeps nothing */
+    return result;
 }
 
 /* Messages. */

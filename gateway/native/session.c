@@ -1,4 +1,5 @@
 /* Sessions, what their peers must not do, and bytes in and out. */
+#include <sys/mman.h>
 #include "session.h"
 
 /* Newer libraries, and older ones of distributions that keep them safe, have limits of their own that are stricter than ours. */
@@ -6,6 +7,7 @@ extern void nghttp2_option_set_stream_reset_rate_limit(nghttp2_option *, uint64_
 extern void nghttp2_option_set_max_continuations(nghttp2_option *, size_t) __attribute__((weak));
 
 #define ALIGNED 16
+#define LARGE_BYTES 16384
 
 int area_reserve(area_t *area, size_t more) {
     if (more <= area->capacity - area->count) return 0;
@@ -29,7 +31,7 @@ void *area_put(area_t *area, const void *data, size_t count) {
     return at;
 }
 
-static void area_clear(area_t *area, size_t keep) {
+void area_clear(area_t *area, size_t keep) {
     area->count = 0;
     if (area->capacity <= keep) return;
     free(area->at);
@@ -58,12 +60,31 @@ int fail(session_t *session, int why) {
     return NGHTTP2_ERR_CALLBACK_FAILURE;
 }
 
-/* Memory of nghttp2: counted, and not more than the limit. The size stands before each block. */
+/* Memory of nghttp2: counted, and not more than the limit. The size stands before each block. Large ones have pages of their own:
+ * each session has a buffer for a whole frame and mostly writes short ones, so that most of its pages are never there. */
+
+static char *get_block(size_t bytes) {
+    if (bytes < LARGE_BYTES) return malloc(bytes);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+#ifdef MADV_NOHUGEPAGE
+    madvise(at, bytes, MADV_NOHUGEPAGE);
+#endif
+    return at;
+}
+
+static void drop_block(char *at, size_t bytes) {
+    if (bytes < LARGE_BYTES) {
+        free(at);
+    } else {
+        munmap(at, bytes);
+    }
+}
 
 static void *give(size_t bytes, void *user) {
     session_t *session = user;
     if (bytes > SIZE_MAX - ALIGNED || session->memory_bytes + bytes > session->host->limits.memory_bytes) return NULL;
-    char *at = malloc(bytes + ALIGNED);
+    char *at = get_block(bytes + ALIGNED);
     if (!at) return NULL;
     memcpy(at, &bytes, sizeof bytes);
     session->memory_bytes += bytes;
@@ -77,7 +98,7 @@ static void take(void *block, void *user) {
     char *at = (char *)block - ALIGNED;
     memcpy(&bytes, at, sizeof bytes);
     session->memory_bytes -= bytes;
-    free(at);
+    drop_block(at, bytes + ALIGNED);
 }
 
 static void *give_zeros(size_t count, size_t each, void *user) {
@@ -93,8 +114,16 @@ static void *give_more(void *block, size_t bytes, void *user) {
     char *at = (char *)block - ALIGNED;
     memcpy(&before, at, sizeof before);
     if (bytes > SIZE_MAX - ALIGNED || session->memory_bytes - before + bytes > session->host->limits.memory_bytes) return NULL;
-    at = realloc(at, bytes + ALIGNED);
-    if (!at) return NULL;
+    if (bytes + ALIGNED < LARGE_BYTES && before + ALIGNED < LARGE_BYTES) {
+        at = realloc(at, bytes + ALIGNED);
+        if (!at) return NULL;
+    } else {
+        char *moved = get_block(bytes + ALIGNED);
+        if (!moved) return NULL;
+        memcpy(moved + ALIGNED, at + ALIGNED, before < bytes ? before : bytes);
+        drop_block(at, before + ALIGNED);
+        at = moved;
+    }
     memcpy(at, &bytes, sizeof bytes);
     session->memory_bytes += bytes - before;
     return at + ALIGNED;
@@ -159,7 +188,7 @@ static void free_stream(stream_t *stream) {
 
 static int on_begin_headers(nghttp2_session *nghttp2, const nghttp2_frame *frame, void *user) {
     session_t *session = user;
-    if (begin_head(session)) return fail(session, TW_HTTP2_NO_MEMORY);
+    begin_head(session);
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
     uint32_t id = (uint32_t)frame->hd.stream_id;
     session->last_stream = id;
@@ -185,9 +214,9 @@ static int on_begin_headers(nghttp2_session *nghttp2, const nghttp2_frame *frame
 static int on_header(nghttp2_session *nghttp2, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
                      const uint8_t *value, size_t value_bytes, uint8_t flags, void *user) {
     session_t *session = user;
-    uint64_t   bytes = (uint64_t)session->host->list_bytes + name_bytes + value_bytes + 32;
+    uint64_t   bytes = (uint64_t)session->block.list_bytes + name_bytes + value_bytes + 32;
     if (bytes > session->host->limits.header_block_bytes) return fail(session, TW_HTTP2_ABUSE_HEADER_LIST);
-    session->host->list_bytes = (uint32_t)bytes;
+    session->block.list_bytes = (uint32_t)bytes;
     if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
     stream_t *stream = stream_of(session, (uint32_t)frame->hd.stream_id);
     if (!stream) return 0;
@@ -265,7 +294,7 @@ void tw_http2_free_host(void *handle) {
     if (!host) return;
     nghttp2_session_callbacks_del(host->callbacks);
     nghttp2_option_del(host->option);
-    area_t *areas[] = {&host->events, &host->arena, &host->out, &host->whole, &host->over, &host->scratch};
+    area_t *areas[] = {&host->events, &host->arena, &host->out, &host->whole, &host->over};
     for (size_t i = 0; i < sizeof areas / sizeof *areas; i++) free(areas[i]->at);
     free(host->paths);
     free(host->path_bytes);
@@ -279,7 +308,7 @@ void *tw_http2_host(const char *paths, uint64_t bytes, const char *streams, uint
     if (!host) return NULL;
     host->limits = *limits;
     host->events.each = sizeof(tw_http2_event);
-    host->arena.each = host->out.each = host->scratch.each = 1;
+    host->arena.each = host->out.each = 1;
     host->whole.each = host->over.each = sizeof(uint32_t);
     host->paths = calloc(methods + 1, sizeof *host->paths);
     host->path_bytes = calloc(methods + 1, sizeof *host->path_bytes);
@@ -342,6 +371,7 @@ void *tw_http2_open(void *handle) {
     session_t *session = calloc(1, sizeof *session);
     if (!session) return NULL;
     session->host = host;
+    session->block.fields.each = 1;
     session->refuse_after = INT32_MAX;
     session->second = -1e300;
     nghttp2_mem memory = {session, give, take, give_zeros, give_more};
@@ -368,6 +398,7 @@ void tw_http2_close(void *handle) {
     session_t *session = handle;
     if (!session) return;
     while (session->streams) free_stream(session->streams);
+    area_clear(&session->block.fields, 0);
     nghttp2_session_del(session->nghttp2);
     free(session);
 }

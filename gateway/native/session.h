@@ -10,6 +10,7 @@
 
 enum {
     PREFIX_BYTES = 5,
+    PATH_BYTES = 200,    /* as much is told of a path */
     ENCODING_BYTES = 64, /* of a compression that is not known, for the text */
     SAVED_HEADS = 8,     /* those of one read that are looked at for equal ones */
 };
@@ -73,17 +74,21 @@ typedef struct {
     uint32_t heads, saved;
     uint32_t saved_at[SAVED_HEADS], saved_bytes[SAVED_HEADS], saved_number[SAVED_HEADS];
     uint32_t head_bytes;
-    /* The header block that is being read. */
-    area_t   scratch;
+} host_t;
+
+/* The header block that a session is reading. It may come in several feeds, with those of others between. */
+typedef struct {
+    area_t   fields; /* what goes into the metadata */
     uint32_t list_bytes;
     uint8_t  is_post, is_grpc, is_large, is_timeout_bad;
     double   seconds;
-    int32_t  method;
-    uint32_t path_at, path_size;
-} host_t;
+    uint32_t path_bytes; /* of one that is no method's */
+    char     path[PATH_BYTES];
+} block_t;
 
 struct session {
     host_t          *host;
+    block_t          block;
     nghttp2_session *nghttp2;
     stream_t        *streams, *due, *due_last;
     uint32_t         active;
@@ -101,13 +106,14 @@ struct session {
 
 /* session.c */
 int       area_reserve(area_t *area, size_t more);
+void      area_clear(area_t *area, size_t keep);
 void     *area_put(area_t *area, const void *data, size_t count);
 tw_http2_event *tell(session_t *session, uint32_t kind, const stream_t *stream);
 stream_t *stream_of(session_t *session, uint32_t stream_id);
 int       fail(session_t *session, int why);
 
 /* requests.c */
-int  begin_head(session_t *session);
+void begin_head(session_t *session);
 int  take_header(session_t *session, const uint8_t *name, size_t name_bytes, const uint8_t *value, size_t value_bytes);
 int  take_field(session_t *session, stream_t *stream, const uint8_t *name, size_t name_bytes, const uint8_t *value, size_t value_bytes);
 int  end_head(session_t *session, stream_t *stream);

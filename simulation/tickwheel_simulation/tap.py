@@ -42,8 +42,19 @@ def tap(
         limit_bytes: int,
         now_ms: int,
         asked: AsAnswer | None = None,
+        *,
+        tells_attempts: bool = False,
     ) -> Any:
-        frame = fetch(group_id, holder, subscription, limit, limit_bytes, now_ms, asked)
+        frame = fetch(
+            group_id,
+            holder,
+            subscription,
+            limit,
+            limit_bytes,
+            now_ms,
+            asked,
+            tells_attempts=tells_attempts,
+        )
         if frame and not is_dead():
             group = store.tables.groups[group_id].record
             topic = store.tables.topics[group.topic_id].record.name

@@ -458,7 +458,7 @@ ELSEWHERE = {
     "Client.query": "test_a_query_that_is_cancelled: each try leaves the broker a query to end",
     "Client.query_arrow": "as Client.query",
     "Client.fetch_as": "as Client.fetch, for the blocking client",
-    "Client.work": "tests/unit/tickwheel/worker/test_work.py: cancelled, it gives back what handlers had not finished",
+    "Client.work": "tests/unit/tickwheel/worker/test_work.py: what was not finished goes back",
     "CheckedMessage.commit": "the request of Prepared.commit, on the same session",
     "CheckedMessage.rollback": "the request of Prepared.rollback, on the same session",
     "EmbeddedBroker.__aenter__": "test_opening_an_embedded_broker",

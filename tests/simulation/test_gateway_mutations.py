@@ -11,16 +11,17 @@ import trio
 
 from tickwheel import CancelResult, ReceiptResult
 from tickwheel.errors import TickwheelError
-from tickwheel_gateway.calls import recalling, receiving
+from tickwheel.sharing.joining import Joined
+from tickwheel_gateway.calls import recalling, receiving, sending
 from tickwheel_gateway.calls.deciding import Deciding
 from tickwheel_gateway.calls.receiving import Receiving
-from tickwheel_gateway.calls.sending import Sending
 from tickwheel_gateway.delivery import dead_letters
 from tickwheel_gateway.delivery.acking import Acking
 from tickwheel_gateway.delivery.attempts import Attempts
 from tickwheel_gateway.delivery.checks import Checks
 from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.wire import messages
+from tickwheel_gateway.wire.many import Sends
 from tickwheel_simulation import run
 from tickwheel_simulation.profile import Profile as AllOfIt
 from tickwheel_simulation.rocketmq.profile import Profile
@@ -74,14 +75,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch, **likely: float) -> None:
 
 
 def test_a_send_that_is_answered_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    true, made_up = Sending._store, iter(range(1 << 40, 1 << 41))
+    true, made_up = Joined.results, iter(range(1 << 40, 1 << 41))
 
-    async def hasty(sending: Sending, asked: Any, topic: str, sent: Any) -> Any:
+    async def hasty(joined: Joined) -> Any:
         with trio.move_on_after(0.05):
-            return await true(sending, asked, topic, sent)
-        return [next(made_up) for _ in sent]
+            return await true(joined)
+        return [next(made_up) for _ in range(joined._count)]
 
-    monkeypatch.setattr(Sending, "_store", hasty)
+    monkeypatch.setattr(Joined, "results", hasty)
     assert found("not delivered and acked", "stored twice", "broker counts", "never decided")
 
 
@@ -212,11 +213,12 @@ def test_a_commit_that_rolls_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_message_groups_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = Sending._checked
+    true = sending._checked
 
-    def without(sending: Sending, *args: Any) -> Any:
-        topic, sent = true(sending, *args)
+    def without(*args: Any) -> Any:
+        topic, sent = true(*args)
         return topic, [one._replace(order_key=None) for one in sent]
 
-    monkeypatch.setattr(Sending, "_checked", without)
+    monkeypatch.setattr(sending, "_checked", without)
+    monkeypatch.setattr(Sends, "order_keys", lambda _, start, stop: [b""] * (stop - start))
     assert found("overtakes", "comes before", "comes as")

@@ -50,7 +50,7 @@ AMOUNTS: Final = {
     "seeds": Amount("seeds of the simulator", 48, 200, 200),
     "cluster_seeds": Amount("seeds of the simulator with a cluster", 48, 200, 200),
     "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 3, 20, 200),
-    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 3, 40, 200),
+    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 3, 16, 200),
     "repeated_s": Amount("simulated seconds of a seed that is run twice", 18, 72, 72),
     "kills": Amount("kills of the daemon under load", 10, 50, 1_000),
     "web_kills": Amount("kills of the web process, and of the broker under it", 3, 12, 200),

@@ -108,6 +108,8 @@ PATIENCE_S = 60.0
 QUIET_S = 1.0
 """When nothing came for so long while recording, nothing more comes."""
 _SESSION = 0x1122_3344_5566_7788
+SAID_SINCE = frozenset({"counts_attempts"})
+"""What answers have told since, which clients of version 0.1 pass over."""
 MASKED = {
     "max_headers_bytes",
     "log_id",
@@ -526,7 +528,11 @@ def masked(frame: str) -> str:
 
 def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: "..." if name in MASKED else _without(inner) for name, inner in value.items()}
+        return {
+            name: "..." if name in MASKED else _without(inner)
+            for name, inner in value.items()
+            if name not in SAID_SINCE
+        }
     if isinstance(value, list):
         return [_without(inner) for inner in value]
     return _LOG_ID.sub("...", value) if isinstance(value, str) else value

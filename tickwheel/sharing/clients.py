@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Final, TypeAlias
 
 import anyio
@@ -50,6 +51,9 @@ class _Held:
     error: TickwheelError | None = None
     users: int = 0
     used_s: float = 0.0
+
+
+Lent: TypeAlias = tuple[_Key, _Held, Client]
 
 
 class Clients:
@@ -100,9 +104,12 @@ class Clients:
                     held.is_over.set()
                 self._held.clear()
 
-    @asynccontextmanager
-    async def client(self, token: str, address: str) -> AsyncIterator[Client]:
+    def client(self, token: str, address: str) -> AbstractAsyncContextManager[Client]:
         """The client of a token, for one request from an address. Raises what connecting raises."""
+        return _Use(self, token, address)
+
+    async def lend(self, token: str, address: str) -> Lent:
+        """Who uses `client` need not. What it gives is to be taken back."""
         if self._group is None:
             raise self._not_running()
         if self._needs_token and not token:
@@ -116,19 +123,24 @@ class Clients:
         self._held[key] = held
         held.users += 1
         try:
-            await held.is_known.wait()
+            if held.client is None:
+                await held.is_known.wait()
             if held.client is None:
                 raise held.error.copy() if held.error is not None else ClientClosed()
-            yield held.client
-        except (ConnectionDenied, ClientClosed):
-            self._drop(key, held)  # the next request begins anew
+        except BaseException as error:
+            self.take_back(key, held, error)
             raise
-        finally:
-            held.users -= 1
-            if not held.users:
-                held.used_s = anyio.current_time()
-            if self._held.get(key) is not held and not held.users:
-                held.is_over.set()
+        return key, held, held.client
+
+    def take_back(self, key: _Key, held: _Held, error: BaseException | None) -> None:
+        """It is not used any more, because of an error or because all is done."""
+        if isinstance(error, ConnectionDenied | ClientClosed):
+            self._drop(key, held)  # the next request begins anew
+        held.users -= 1
+        if not held.users:
+            held.used_s = anyio.current_time()
+        if self._held.get(key) is not held and not held.users:
+            held.is_over.set()
 
     @asynccontextmanager
     async def alone(self, token: str, address: str) -> AsyncIterator[Client]:
@@ -187,3 +199,24 @@ class Clients:
             with anyio.CancelScope(deadline=until_s):
                 await held.is_over.wait()
                 return
+
+
+class _Use(AbstractAsyncContextManager[Client]):
+    """No generator: thousands of requests wait at a time, and each would have a frame more."""
+
+    def __init__(self, clients: Clients, token: str, address: str) -> None:
+        self._clients = clients
+        self._token = token
+        self._address = address
+        self._lent: Lent | None = None
+
+    async def __aenter__(self) -> Client:
+        self._lent = await self._clients.lend(self._token, self._address)
+        return self._lent[2]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._lent is not None
+        key, held, _ = self._lent
+        self._clients.take_back(key, held, error)

@@ -117,8 +117,7 @@ class Deliver:
     ) -> bytes | None:
         """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame, or FETCH_OK if they were
         ``asked`` for; with a column of attempts if it is an answer, or if it ``tells_attempts``. None when none waits,
-        an empty one when it should be called again, because so many were passed
-        over.
+        an empty one when it should be called again, because so many were passed over.
 
         Raises ``UnknownGroup``, ``DiskFull`` when the leases cannot be logged, and ``BeingHealed``; the messages wait
         on.

@@ -16,8 +16,9 @@ _TOPIC: Final = "bench-h2load"
 _BODY: Final = os.urandom(1_024)
 _MESSAGE_ID: Final = "01" + "AB" * 16
 
-MOST_US: Final = {"Heartbeat": 400.0, "SendMessage": 730.0}
-"""Of gateway and broker together, a call: twice what was measured. More is a defect, and fails."""
+MOST_US: Final = {"Heartbeat": 200.0, "SendMessage": 150.0}
+"""Of gateway and broker together, a call, with nghttp2: some times what was measured on a quiet machine (40 and 25),
+because the short runs that look at it are mostly their beginning. More is a defect, and fails."""
 
 
 def heartbeat(stage: Stage) -> dict[str, Any]:

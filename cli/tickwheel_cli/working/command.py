@@ -149,7 +149,7 @@ async def _serve(client: Client, handlers: Handlers, drain: timedelta, place: tu
             group.cancel_scope.cancel()
 
 
-async def _no_news() -> None:
+async def _nothing() -> None:
     """The figures are looked at when they are asked for."""
 
 
@@ -162,7 +162,7 @@ async def _watch(client: Client, worker: Worker, place: tuple[str, int], *, task
 
     opened = await anyio.create_tcp_listener(local_host=place[0], local_port=place[1])
     watching = Listener(
-        Figures(worker.tallies), lambda: client.is_connected and not worker.is_stopping, _no_news
+        Figures(worker.tallies), lambda: client.is_connected and not worker.is_stopping, _nothing
     )
     async with anyio.create_task_group() as group:
         for one in opened.listeners:

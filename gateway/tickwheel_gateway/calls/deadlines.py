@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final
 
@@ -45,8 +46,24 @@ class InTime:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        is_caught = self._scope.__exit__(kind, error, trace)
+    ) -> None:
+        self._scope.__exit__(kind, error, trace)
         if self._scope.cancelled_caught:
             raise too_late(self._client) from None
-        return is_caught
+
+
+class BegunInTime(AbstractAsyncContextManager[Client]):
+    """What gives a client, begun before the call's deadline: see `InTime`."""
+
+    def __init__(self, using: AbstractAsyncContextManager[Client], call: Call) -> None:
+        self._using = using
+        self._call = call
+
+    async def __aenter__(self) -> Client:
+        with InTime(self._call, None):
+            return await self._using.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._using.__aexit__(kind, error, trace)

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from tickwheel import Client
 from tickwheel_gateway.calls.answers import refusal, tell
-from tickwheel_gateway.calls.deadlines import InTime
+from tickwheel_gateway.calls.deadlines import BegunInTime
 from tickwheel_gateway.calls.together import GARBAGE, MethodOf, Single, Tally, Together
 from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.caller import CLIENT_ID, LANGUAGE, VERSION, Caller, caller_of
@@ -183,9 +183,7 @@ class Service:
     async def _ask(self, call: Call, request: Any, answer: Callable[[Asked, Any], Awaitable[Any]]) -> Any:
         caller = self.caller(call)
         self._registry.heard(caller)
-        async with AsyncExitStack() as using:
-            with InTime(call, None):
-                client = await using.enter_async_context(self._brokers.client(caller.token, caller.host))
+        async with BegunInTime(self._brokers.client(caller.token, caller.host), call) as client:
             return await answer(Asked(caller, client, call), request)
 
 

@@ -156,12 +156,7 @@ class _Conversation:
     async def run(self) -> None:
         """Until the client ends it. Raises DecodeError, BadSettings, Refused, TickwheelError, CallEnded."""
         async for message in self._call.requests():
-            command = schema.TelemetryCommand.FromString(message)
-            self._registry.heard(self._caller)
-            if command.WhichOneof("command") == "settings":
-                began_s = time.monotonic()
-                await self._settings(command.settings)
-                self._tally.called(NAME, Code.OK, time.monotonic() - began_s)
+            await self._take(message)
 
     async def send(self, command: bytes) -> bool:
         """See `Stream`."""
@@ -177,6 +172,15 @@ class _Conversation:
         if known is not None and known.stream is self:
             known.stream = None
             self._registry.heard(self._caller)
+
+    async def _take(self, message: bytes) -> None:
+        """On its own: what was read would stay until the next one comes, which may be never."""
+        command = schema.TelemetryCommand.FromString(message)
+        self._registry.heard(self._caller)
+        if command.WhichOneof("command") == "settings":
+            began_s = time.monotonic()
+            await self._settings(command.settings)
+            self._tally.called(NAME, Code.OK, time.monotonic() - began_s)
 
     async def _settings(self, settings: Any) -> None:
         if self._identify(self._call).token != self._caller.token:

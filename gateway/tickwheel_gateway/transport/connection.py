@@ -24,6 +24,7 @@ from tickwheel_gateway.transport.engine import (
 from tickwheel_gateway.transport.exchange import Exchange
 from tickwheel_gateway.transport.heads import trailers
 from tickwheel_gateway.transport.limits import READ_BYTES, Limits
+from tickwheel_gateway.transport.opening import Opened
 from tickwheel_gateway.transport.sender import Sender
 from tickwheel_gateway.transport.tally import Tally
 
@@ -46,20 +47,21 @@ class Connection:
 
     def __init__(
         self,
-        stream: trio.abc.Stream,
+        opened: Opened,
         methods: Mapping[str, AnyMethod],
         limits: Limits,
         tally: Tally,
         ends: Ends,
         stack: Stack,
     ) -> None:
-        self._stream = stream
+        self._stream = opened.stream
+        self._first = opened.first
         self._methods = methods
         self._limits = limits
         self._tally = tally
         self._ends = ends
         self._engine = stack.open(self)
-        self._sender = Sender(self._engine, stream, self._fetched)
+        self._sender = Sender(self._engine, self._stream, self._fetched)
         self._calls: dict[int, _AnyCall] = {}
         self._gathered: dict[BatchMethod, list[BatchCall]] = {}
         """Requests of one read that are served together."""
@@ -69,7 +71,8 @@ class Connection:
         self._reading = trio.CancelScope()
         self._idle_since = self._now = trio.current_time()
         self._work_bytes = 0
-        self._room = trio.Event()
+        self._room: trio.Event | None = None
+        """While reading waits for room."""
         self._last_stream = ANY_STREAM
         """Later ones are refused."""
         self._leaving_since = math.inf
@@ -88,7 +91,7 @@ class Connection:
                 self._drop_all()
                 with trio.move_on_after(self._limits.farewell_s):
                     self._sender.finish()
-                    await self._sender.finished.wait()
+                    await self._sender.wait_finished()
                 await self._linger()
                 self._nursery.cancel_scope.cancel()
         finally:
@@ -215,9 +218,8 @@ class Connection:
         """See `Receiver`."""
         exchange = self._calls.get(stream_id)
         if isinstance(exchange, Exchange) and exchange.ending is None:
-            exchange.inbox.append(message)
             self._hold(exchange, len(message) or 1)
-            exchange.arrived()
+            exchange.take(message)
 
     def ended(self, stream_id: int) -> None:
         """See `Receiver`."""
@@ -252,6 +254,7 @@ class Connection:
 
     async def _read(self) -> None:
         self._sender.ring()
+        data, self._first = self._first, b""
         try:
             while True:
                 while self._work_bytes >= self._limits.pending_bytes:
@@ -260,7 +263,10 @@ class Connection:
                 await self._sender.wait_below(self._limits.pending_bytes)
                 if self._in_batches >= _MANY:
                     await trio.sleep(_GATHER_S)
-                data = bytes(await self._stream.receive_some(READ_BYTES))
+                if data:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    data = bytes(await self._stream.receive_some(READ_BYTES))
                 if not data:
                     return
                 self._now = trio.current_time()
@@ -269,6 +275,7 @@ class Connection:
                     self._sender.ring()
                     await trio.lowlevel.checkpoint()
                     data = b""
+                data = b""  # not to be kept until more comes
                 self._start_gathered()
                 self._sender.ring()
                 if self._is_peer_leaving:
@@ -392,8 +399,9 @@ class Connection:
         size_bytes = min(size_bytes, call.held_bytes)
         call.held_bytes -= size_bytes
         self._work_bytes -= size_bytes
-        if self._work_bytes < self._limits.pending_bytes:
+        if self._room is not None and self._work_bytes < self._limits.pending_bytes:
             self._room.set()
+            self._room = None
 
     # The end.
 

@@ -53,6 +53,7 @@ class Exchange:
     __slots__ = (
         "_arrival",
         "_carrier",
+        "_inbox",
         "_leaving",
         "deadline",
         "ending",
@@ -60,7 +61,6 @@ class Exchange:
         "has_all",
         "has_streamed",
         "held_bytes",
-        "inbox",
         "is_closed",
         "is_running",
         "metadata",
@@ -95,13 +95,14 @@ class Exchange:
         self.is_running = False
         self.has_all = False
         """The client has ended its side."""
-        self.inbox: deque[bytes] = deque()
+        self._inbox: deque[bytes] | None = None
+        """None: empty. A stream may stay open for days, and says little."""
         self.held_bytes = 0
         """Of whole messages, in work."""
         self.has_streamed = False
-        self.out: deque[Piece] = deque()
+        self.out: list[Piece] = []
         """What the engine has and has not given to the socket."""
-        self._leaving: deque[Piece] = deque()
+        self._leaving: list[Piece] = []
         """What the socket is being given."""
         self.ending: Headers | None = None
         """The trailers, once they are known."""
@@ -152,14 +153,16 @@ class Exchange:
 
     async def next_request(self) -> bytes:
         """Raises StopAsyncIteration at the end, and CallEnded."""
-        while not self.inbox:
+        while not self._inbox:
             if self.is_closed:
                 raise CallEnded
             if self.has_all:
                 raise StopAsyncIteration
             self._arrival = trio.Event()
             await self._arrival.wait()
-        message = self.inbox.popleft()
+        message = self._inbox.popleft()
+        if not self._inbox:
+            self._inbox = None
         self._carrier.took(self, len(message))
         return message
 
@@ -171,6 +174,13 @@ class Exchange:
         self._drop_out()
         self._carrier.end(self, ending)
 
+    def take(self, message: bytes) -> None:
+        """One has arrived."""
+        if self._inbox is None:
+            self._inbox = deque()
+        self._inbox.append(message)
+        self.arrived()
+
     def arrived(self) -> None:
         """There is a message, or the client has ended its side."""
         if self._arrival is not None:
@@ -179,21 +189,23 @@ class Exchange:
 
     def fetched(self, count: int) -> None:
         """So many messages are given to the socket now."""
-        for _ in range(min(count, len(self.out))):
-            self._leaving.append(self.out.popleft())
+        self._leaving += self.out[:count]
+        del self.out[:count]
 
     def wrote(self, count: int) -> None:
         """It has taken so many."""
-        for _ in range(min(count, len(self._leaving))):
-            piece = self._leaving.popleft()
-            self.written += 1
+        written = self._leaving[:count]
+        del self._leaving[:count]
+        self.written += len(written)
+        for piece in written:
             piece.is_written = True
             piece.settle()
 
     def lost(self) -> None:
         """The socket is gone, and with it what was being written."""
-        while self._leaving:
-            self._leaving.popleft().settle()
+        lost, self._leaving = self._leaving, []
+        for piece in lost:
+            piece.settle()
 
     def close(self) -> None:
         """Nothing more goes or comes."""
@@ -202,8 +214,9 @@ class Exchange:
         self.arrived()
 
     def _drop_out(self) -> None:
-        while self.out:
-            self.out.popleft().settle()
+        dropped, self.out = self.out, []
+        for piece in dropped:
+            piece.settle()
 
     def _take_back(self, pieces: list[Piece], *, reopen: bool) -> bool:
         """Drops those of these that were not begun; whether there was something."""

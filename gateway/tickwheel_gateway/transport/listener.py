@@ -112,26 +112,9 @@ class Server:
             await trio.sleep_forever()  # whoever has other streams gives them to `serve_stream`
 
     async def _converse(self, stream: trio.abc.HalfCloseableStream) -> None:
-        peer, local = _names(stream)
-        opened = None
-        try:
-            with trio.move_on_after(self._limits.handshake_s):
-                opened = await open_stream(stream, self._tls, is_plain_allowed=self._is_plain_allowed)
-        except NotWelcome as reason:
-            _log.info("a connection is refused: %s, %s", peer, reason)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        connection = await self._open(stream)
+        if connection is None:
             return
-        if opened is None:
-            self.tally.failed_handshakes += 1
-            return
-        connection = Connection(
-            opened[0],
-            self._methods,
-            self._limits,
-            self.tally,
-            Ends(peer, local, is_tls=opened[1]),
-            self._stack,
-        )
         self._connections.add(connection)
         try:
             if self.stopping.is_set():
@@ -141,6 +124,29 @@ class Server:
             self._connections.discard(connection)
             if not self._connections:
                 self._all_gone.set()
+
+    async def _open(self, stream: trio.abc.HalfCloseableStream) -> Connection | None:
+        """None: it did not begin."""
+        peer, local = _names(stream)
+        opened = None
+        try:
+            with trio.move_on_after(self._limits.handshake_s):
+                opened = await open_stream(stream, self._tls, is_plain_allowed=self._is_plain_allowed)
+        except NotWelcome as reason:
+            _log.info("a connection is refused: %s, %s", peer, reason)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return None
+        if opened is None:
+            self.tally.failed_handshakes += 1
+            return None
+        return Connection(
+            opened,
+            self._methods,
+            self._limits,
+            self.tally,
+            Ends(peer, local, is_tls=opened.is_tls),
+            self._stack,
+        )
 
     async def _wait_all_gone(self) -> None:
         while self._connections:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import trio
 
 from tickwheel_gateway.transport.limits import READ_BYTES
+from tickwheel_gateway.transport.sockets import Socket
 
 _TLS: Final = 0x16
 """A handshake of TLS begins with it, and HTTP/2 with a P."""
@@ -16,6 +18,17 @@ _TLS: Final = 0x16
 
 class NotWelcome(Exception):
     """TLS where there is none, plain text where it is not allowed, or a handshake that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection that has begun."""
+
+    stream: trio.abc.Stream
+    first: bytes
+    """What has come of it already."""
+    _: KW_ONLY
+    is_tls: bool
 
 
 class Begun(trio.abc.HalfCloseableStream):
@@ -48,24 +61,26 @@ class Begun(trio.abc.HalfCloseableStream):
 
 async def open_stream(
     stream: trio.abc.HalfCloseableStream, tls: Callable[[], ssl.SSLContext] | None, *, is_plain_allowed: bool
-) -> tuple[trio.abc.Stream, bool]:
-    """The stream to speak HTTP/2 on, and whether it is TLS. Raises NotWelcome and trio.BrokenResourceError."""
+) -> Opened:
+    """What to speak HTTP/2 on. Raises NotWelcome and trio.BrokenResourceError."""
     first = bytes(await stream.receive_some(READ_BYTES))
     if not first:
         raise trio.BrokenResourceError("the peer said nothing")
-    begun = Begun(stream, first)
     if first[0] != _TLS:
         if not is_plain_allowed:
             raise NotWelcome("plain text")
-        return begun, False
+        plain = Socket(stream) if isinstance(stream, trio.SocketStream) else stream
+        return Opened(plain, first, is_tls=False)
     if tls is None:
         raise NotWelcome("TLS")
-    secured: trio.SSLStream[Begun] = trio.SSLStream(begun, tls(), server_side=True, https_compatible=True)
+    secured: trio.SSLStream[Begun] = trio.SSLStream(
+        Begun(stream, first), tls(), server_side=True, https_compatible=True
+    )
     try:
         await secured.do_handshake()
     except trio.BrokenResourceError as error:
         raise NotWelcome("the handshake fails") from error
-    return secured, True
+    return Opened(secured, b"", is_tls=True)
 
 
 def tls_context(certificate: str, key: str = "") -> ssl.SSLContext:

@@ -36,8 +36,8 @@ class Sender:
         """Nothing more is taken."""
         self.stalled_since = math.inf
         """Since when the socket has taken nothing of what waits."""
-        self.finished = trio.Event()
-        self._room = trio.Event()
+        self._waiting: trio.Event | None = None
+        """Set when the socket has taken something, or `is_dead`."""
 
     def ring(self) -> None:
         """The engine may have something to say."""
@@ -53,13 +53,17 @@ class Sender:
         while (
             self.stalled_since < math.inf and self._engine.unwritten_bytes >= most_bytes and not self.is_dead
         ):
-            self._room = trio.Event()
-            await self._room.wait()
+            await self._wait()
 
     def finish(self) -> None:
-        """Write what there is, and no more. `finished` is set then."""
+        """Write what there is, and no more."""
         self._is_closing = True
         self._bell.set()
+
+    async def wait_finished(self) -> None:
+        """Until nothing more is taken."""
+        while not self.is_dead:
+            await self._wait()
 
     async def run(self) -> None:
         """Write until `finish`, until the engine has said its last word, or until the peer is gone."""
@@ -75,10 +79,19 @@ class Sender:
             return
         finally:
             self.is_dead = True
-            self._room.set()
-            self.finished.set()
+            self._wake()
             for exchange, _ in self._writing:
                 exchange.lost()
+
+    async def _wait(self) -> None:
+        if self._waiting is None:
+            self._waiting = trio.Event()
+        await self._waiting.wait()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set()
+            self._waiting = None
 
     async def _write(self) -> bool:
         """Some of what there is now; whether there was something."""
@@ -99,7 +112,7 @@ class Sender:
                 await self._stream.send_all(view[:_WRITE_BYTES])
                 view = view[_WRITE_BYTES:]
         self.stalled_since = math.inf
-        self._room.set()
+        self._wake()
         self._writing = []
         for exchange, count in writing:
             exchange.wrote(count)

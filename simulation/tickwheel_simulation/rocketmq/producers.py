@@ -246,7 +246,7 @@ class Producer(RocketClient):
             said.transaction_id = transaction_id
             if said not in self._decisions:
                 self._decisions.append(said)
-        was_asked, said.was_asked = said.was_asked, said.was_asked or is_known
+        said.decisions += is_known
         try:
             response = await self.ask("EndTransaction", request, schema.EndTransactionResponse)
         except CallFailed:
@@ -262,11 +262,11 @@ class Producer(RocketClient):
             self.scene.oracle.decided(said.message, Known.YES if said.commits else Known.NO)
             self.scene.count("committed" if said.commits else "rolled back")
         elif status.message.startswith("the message cannot be"):
-            self._refused_decision(said, status.message, was_asked=was_asked)
+            self._refused_decision(said, status.message)
 
-    def _refused_decision(self, said: Said, text: str, *, was_asked: bool) -> None:
+    def _refused_decision(self, said: Said, text: str) -> None:
         """Its decision is always the same; and what it prepared stays until it is decided."""
-        is_gone = "it was never there" in text and (was_asked or said.decided)
+        is_gone = "it was never there" in text and (said.decisions > 1 or said.decided)
         if not is_gone:
             raise Violation(f"{said.message.token} was prepared, and {text}")
-        said.decided = True  # a decision whose answer was lost, and a purge came
+        said.decided = True  # by another decision, and a purge came

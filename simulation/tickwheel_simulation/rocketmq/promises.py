@@ -50,8 +50,8 @@ class Said:
     """Of a transaction: what its producer will decide. None: it is none."""
     decided: bool = False
     """The decision was answered."""
-    was_asked: bool = False
-    """A decision was sent."""
+    decisions: int = 0
+    """How many were sent. Several may be under way: its producer's own, and the answer of whom a check asked."""
     transaction_id: str = ""
     is_prepared: bool = False
     """The preparation was answered."""

@@ -24,8 +24,13 @@ _PAIR: Final = struct.Struct("=II")
 _MEMORY_BYTES: Final = 1 << 20
 """For the library itself, and as much more for each stream as it has at most."""
 _STREAM_BYTES: Final = 4 << 10
-_MOST_HEADS: Final = 32
-"""Different metadata of one connection that are remembered: most clients send the same for a second."""
+_MOST_HEADS: Final = 1_024
+"""Different metadata that are remembered: most clients send the same for a second."""
+_HEADS_BYTES: Final = 1 << 20
+"""Of those."""
+_MOST_WORDS: Final = 4_096
+_WORD_LENGTH: Final = 256
+"""Longer ones are not remembered."""
 
 _HEAD: Final = lib.TW_HTTP2_HEAD
 _BEGAN: Final = lib.TW_HTTP2_BEGAN
@@ -89,11 +94,37 @@ class Host:
             raise MemoryError
         self.handle = ffi.gc(handle, lib.tw_http2_free_host)
         self._counts = lib.tw_http2_counted(self.handle)
+        # For all connections: of thousands that have nothing to do, each would keep its own for as long as it is open.
+        self._heads: dict[bytes, Mapping[str, str]] = {}
+        self._heads_bytes = 0
+        self._words: dict[str, str] = {}
 
     def events(self) -> bytes:
         """As they are in memory."""
         count = self._counts.events
         return bytes(ffi.buffer(lib.tw_http2_events(self.handle), count * _EVENT.size)) if count else b""
+
+    def read_head(self, text: bytes) -> Mapping[str, str]:
+        """The metadata of a call: mostly those of one before it."""
+        found = self._heads.get(text)
+        if found is None:
+            parts = list(map(self._word, text.decode("latin-1").split("\0")))
+            # The last one counts: see `heads.read_head`.
+            found = dict(zip(parts[::2], parts[1::2], strict=False))
+            self._heads_bytes += len(text)
+            if len(self._heads) >= _MOST_HEADS or self._heads_bytes > _HEADS_BYTES:
+                self._heads.clear()
+                self._heads_bytes = len(text)
+            self._heads[text] = found
+        return found
+
+    def _word(self, word: str) -> str:
+        """A name or a value; those of calls that stay open are mostly the same."""
+        if len(word) > _WORD_LENGTH:
+            return word
+        if len(self._words) >= _MOST_WORDS:
+            self._words.clear()
+        return self._words.setdefault(word, word)
 
     def arena(self) -> Any:
         """What events point into; a slice of it is bytes."""
@@ -121,7 +152,6 @@ class Engine:
         self._session = lib.tw_http2_open(host.handle)
         if self._session == ffi.NULL:
             raise MemoryError
-        self._heads: dict[bytes, Mapping[str, str]] = {}
         self._reply_ids = array("I")
         self._reply_sizes = array("I")
         self._replies: list[bytes] = []
@@ -259,7 +289,7 @@ class Engine:
                 else:
                     receiver.arrived(stream_id, message)
             elif kind == _HEAD:
-                heads.append(self._read_head(arena[at : at + size]))
+                heads.append(self._host.read_head(arena[at : at + size]))
             elif kind == _BEGAN:
                 receiver.began(stream_id, paths[value], heads[head], timeout_s)
             elif kind == _ENDED:
@@ -272,19 +302,6 @@ class Engine:
                 receiver.peer_leaves()
             else:
                 receiver.farewell_heard()
-
-    def _read_head(self, text: bytes) -> Mapping[str, str]:
-        """The metadata of a call: mostly those of the one before it."""
-        found = self._heads.get(text)
-        if found is None:
-            parts = text.decode("latin-1").split("\0")
-            made: dict[str, str] = {}
-            for name, value in zip(parts[::2], parts[1::2], strict=False):
-                made[name] = value  # the last one counts: see `heads.read_head`
-            if len(self._heads) >= _MOST_HEADS:
-                self._heads.clear()
-            found = self._heads[text] = made
-        return found
 
     def _verdict(self, number: int, size: int, text: bytes) -> Malformed | NoGrpc:
         if number == lib.TW_HTTP2_NOT_POST:

@@ -461,3 +461,27 @@ async def test_the_log_says_which_message_failed_and_why() -> None:
         logging.getLogger("tickwheel.worker").removeHandler(handler)
     (failed,) = [one for one in records if one.exc_info]
     assert f"message {sent.id} of 'mails'" in failed.getMessage()
+
+
+@on_both
+async def test_cancelled_it_gives_back_what_was_not_finished() -> None:
+    begun = anyio.Event()
+
+    async def handle(_: Message) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with tickwheel.testing.broker() as broker, broker.client() as client:
+        await client.send_many("mails", [b"x", b"y"])
+        async with anyio.create_task_group() as group:
+
+            async def work() -> None:
+                await client.work("mails", handle, group="g", concurrency=1, signals=False)
+
+            group.start_soon(work)
+            await begun.wait()
+            group.cancel_scope.cancel()
+        while (await state(client)).leased:
+            await anyio.sleep(0.005)
+        fetched = await client.fetch("mails", "g", count=2)
+        assert fetched.attempts == (1, 1), "what was interrupted was no attempt"

@@ -112,6 +112,7 @@ class SyncLoad(threading.Thread):
         self.confirmed: set[int] = set()
         self.problems: list[object] = []
         self.is_stopping = False
+        self._has_sent_all = False
         self._url = url
 
     def run(self) -> None:
@@ -123,16 +124,18 @@ class SyncLoad(threading.Thread):
                     key = f"s-{len(self.sent)}"
                     result = client.send("sync", key.encode(), key=key)
                     self.sent[key] = result.id
+            self._has_sent_all = True
             consumer.join(PATIENCE_S)
             if consumer.is_alive():
                 self.problems.append("the consumer does not get all of it")
         except BaseException as error:
             self.problems.append(error)
+            self._has_sent_all = True
 
     def _consume(self) -> None:
         try:
             with self._client() as client, client.subscribe("sync") as subscription:
-                while not (self.is_stopping and set(self.sent.values()) <= self.confirmed):
+                while not (self._has_sent_all and set(self.sent.values()) <= self.confirmed):
                     message = subscription.receive(timeout=0.2)
                     if message is None:
                         continue

@@ -19,7 +19,7 @@ import click
 from tickwheel_bench import machine
 from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
-from tickwheel_bench.load import lateness, overload, push, shaping, throughput
+from tickwheel_bench.load import blocking, lateness, overload, push, shaping, throughput
 from tickwheel_bench.rocketmq import comparison
 from tickwheel_bench.rocketmq import idle as rocketmq_idle
 from tickwheel_bench.spark import archive, bulk, reading
@@ -47,6 +47,10 @@ def _wheel(directory: Path, scale: float) -> dict[str, Any]:
 BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "send-many": ("durable send_many, batches of 500 and 1,000: target 1,000,000/s", throughput.send_many),
     "send-single": ("durable single sends, 64 in flight: target 30,000/s", throughput.send_single),
+    "blocking": (
+        "the blocking client's single send beside Redis with appendfsync always: target p50 < 1.2 x",
+        blocking.blocking,
+    ),
     "deliver": ("delivery and ack: targets 300,000/s by batches, 100,000/s singly", throughput.deliver),
     "lateness": ("50,000 due/s: targets p50 < 1 ms, p99 < 5 ms, none early", lateness.even),
     "herd": ("1,000,000 due in one ms: none lost, other topic's p99 < 50 ms", lateness.herd),

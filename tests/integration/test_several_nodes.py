@@ -19,7 +19,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from tests.crash.test_kill_loop import check_directory, check_schedule, small_parts
+from tests.crash.test_kill_loop import check_directory, check_schedule, lacks_slots, small_parts
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.losing import Losing
 from tests.integration.test_lost_answers import CASES, nothing
@@ -173,6 +173,7 @@ async def test_nothing_answered_is_lost_or_doubled_under_load(tmp_path: Path) ->
                 await until(lambda: ledger.promises > seen + 20 and len(blocking.confirmed) > sent)  # noqa: B023
                 await trio.to_thread.run_sync(lambda: nodes.fail_over(politely=number % 2 == 1))  # noqa: B023
             await until(lambda: len(ledger.sent) > 1_000 and min(map(len, small_parts(ledger))) > 20)
+            await until(lambda: not lacks_slots(ledger))
             blocking.is_stopping = True
 
         await MixedLoad(nodes.url, ledger, seed).run(until_enough)

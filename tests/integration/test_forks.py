@@ -23,7 +23,7 @@ import pytest
 import tickwheel
 from tickwheel import sync
 from tickwheel.client.forks import _known
-from tickwheel.errors import ClientForked, TickwheelError
+from tickwheel.errors import ClientClosed, ClientForked, TickwheelError
 from tickwheel.testing import TestBroker, broker
 
 PATIENCE_S = 60.0
@@ -132,8 +132,8 @@ def test_the_parent_closes_while_the_child_lives(shared: TestBroker) -> None:
 def _descriptor(client: sync.Client) -> int:
     link = client._client._session.link
     assert link is not None
-    assert link.descriptor is not None
-    return link.descriptor
+    assert link.socket is not None
+    return link.socket.fileno()
 
 
 def _subscribers(client: sync.Client, topic: str) -> int:
@@ -226,6 +226,22 @@ def test_an_asynchronous_client(shared: TestBroker, backend: str) -> None:
     finally:
         done.set_result(None)
         thread.join()
+
+
+def test_a_client_that_was_closed_touches_nothing_in_a_child(shared: TestBroker) -> None:
+    """What was opened since may have the numbers of its sockets."""
+    client = shared.sync_client()
+    with client:
+        client.send("closed", b"1")
+    numbers = [os.open(__file__, os.O_RDONLY) for _ in range(8)]
+    try:
+        with child(lambda: [os.fstat(number).st_ino for number in numbers]) as said:
+            assert said == str([Path(__file__).stat().st_ino] * len(numbers))
+    finally:
+        for number in numbers:
+            os.close(number)
+    with pytest.raises(ClientClosed):
+        client.send("closed", b"2")
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -123,6 +123,7 @@ class BlockingSession(Conversation):
             self.close()
             self._has_ended.set()
             self._drop_wire()
+            self.link = None
             self._wake_reader()
 
         self.monitor.hold(end)
@@ -266,7 +267,7 @@ class BlockingSession(Conversation):
             return
         ends_at = opening.until if self.nodes.are_several else now + self.nodes.patience_s
         link = Link(self, self.created_topics, now, _Life(ends_at))
-        link.descriptor = wire.fileno()
+        link.socket = wire
         self._open, self._opening = (link, wire), None
         self._seen_at = now
         self._lives_after(link, lambda: wire.write(link.machine.hello(*self.introduction())))

@@ -60,6 +60,13 @@ class OpenTopicCall(RequestCall):
         self._link.topic_refused(self.topic, error)
 
 
+class HasDescriptor(Protocol):
+    """A socket."""
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 when it is closed."""
+
+
 class Link:
     """The state that dies with a connection.
 
@@ -88,8 +95,8 @@ class Link:
         self.pinged_at = opened_at
         self.scope = scope
         """Cancelling it ends the connection."""
-        self.descriptor: int | None = None
-        """Of the socket that it goes over."""
+        self.socket: HasDescriptor | None = None
+        """What it goes over. Not its number: that of a closed one may be another file's."""
         self._line = line
         self._created_topics = created_topics
         self._topic_ids: dict[str, int] = {}
@@ -149,8 +156,8 @@ class Link:
 
     def let_go(self) -> None:
         """This process is a child of the one whose connection it is."""
-        if self.descriptor is not None:
-            let_go(self.descriptor)
+        if self.socket is not None and (descriptor := self.socket.fileno()) >= 0:
+            let_go(descriptor)
 
     @property
     def refused_for_good(self) -> bool:

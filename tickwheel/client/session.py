@@ -93,8 +93,7 @@ class Session(Conversation):
         if self.nodes.are_several:
             patience_s -= link.opened_at - began_at
         try:
-            raw = stream.extra(SocketAttribute.raw_socket, None)
-            link.descriptor = None if raw is None else raw.fileno()
+            link.socket = stream.extra(SocketAttribute.raw_socket, None)
             async with stream:
                 await self._serve(link, stream, patience_s)
         except _LINK_ERRORS as error:

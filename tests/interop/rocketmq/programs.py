@@ -36,11 +36,16 @@ def printed(program: Program, *words: str, limit_s: float) -> subprocess.Complet
     return run(program.folder, *program.command, *words, environment=environment, limit_s=limit_s)
 
 
-def python(folder: Path, _: Registries) -> Program:
-    interpreter = os.environ.get("TICKWHEEL_ROCKETMQ")
-    if interpreter is None:
+def interpreter() -> str:
+    """Of Python, with RocketMQ's client. Its path holds in any folder."""
+    path = os.environ.get("TICKWHEEL_ROCKETMQ")
+    if path is None:
         pytest.skip("TICKWHEEL_ROCKETMQ names no interpreter with RocketMQ's client; make rocketmq has one")
-    return Program((str(Path(interpreter).absolute()), str(HERE / "python_conformance.py")), folder)
+    return str(Path(path).absolute())
+
+
+def python(folder: Path, _: Registries) -> Program:
+    return Program((interpreter(), str(HERE / "python_conformance.py")), folder)
 
 
 def go(folder: Path, registries: Registries) -> Program:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import pytest
 
+from tests.interop.rocketmq.programs import interpreter
 from tests.support.official_client import GROUP, TOPIC, Official, kill_in_turn
 from tests.support.registries import Registries, needs, succeed
 
@@ -33,10 +34,7 @@ def start(request: pytest.FixtureRequest, registries: Registries, tmp_path: Path
 
 
 def python(_: Registries, home: Path) -> Start:
-    program = os.environ.get("TICKWHEEL_ROCKETMQ")
-    if program is None:
-        pytest.skip("runs with make rocketmq")
-    return partial(_begin, HERE, [program, "python_kill.py"], home)
+    return partial(_begin, HERE, [interpreter(), "python_kill.py"], home)
 
 
 def java(registries: Registries, home: Path) -> Start:

@@ -5,7 +5,6 @@ That client has packages of its own, so only ``make rocketmq`` runs this, with a
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 import pytest
 
 from tests.interop.rocketmq.known_differences import known_of
+from tests.interop.rocketmq.programs import interpreter
 from tests.interop.rocketmq.servers import ours
 from tests.support.gateway_process import Gateway
 from tests.support.rocketmq_differences import differences, observed
@@ -23,19 +23,21 @@ THEIRS: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
 LIMIT_S: Final = 200
 RUN: Final = "python"
 
-pytestmark = pytest.mark.skipif("TICKWHEEL_ROCKETMQ" not in os.environ, reason="runs with make rocketmq")
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    return interpreter()
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with ours(tmp_path_factory.mktemp("rocketmq"), [RUN]) as running:
         yield running
 
 
-def conformance(gateway: Gateway) -> list[str]:
-    python = os.environ["TICKWHEEL_ROCKETMQ"]
+def conformance(program: str, gateway: Gateway) -> list[str]:
     done = subprocess.run(
-        [python, str(HERE / "python_conformance.py"), gateway.address, RUN],
+        [program, str(HERE / "python_conformance.py"), gateway.address, RUN],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -46,6 +48,6 @@ def conformance(gateway: Gateway) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_it_sees_what_it_sees_of_rocketmq(gateway: Gateway) -> None:
+def test_it_sees_what_it_sees_of_rocketmq(program: str, gateway: Gateway) -> None:
     theirs = observed(THEIRS.read_text().splitlines())
-    assert differences(theirs, observed(conformance(gateway)), known_of(RUN)) == []
+    assert differences(theirs, observed(conformance(program, gateway)), known_of(RUN)) == []

@@ -47,7 +47,7 @@ demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York depa
 	@$(BIN)/tickwheel demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser $(VENV)/.tools ## Run all tests but the long ones (TEST_ARGS="-k wheel")
+test: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser ## Run all tests but the long ones (TEST_ARGS="-k wheel")
 	$(BIN)/pytest --numprocesses=$(TEST_JOBS) $(TEST_ARGS)
 
 .PHONY: lint
@@ -64,7 +64,7 @@ bench: $(VENV)/.dev $(VENV)/.compiled ## Measure throughput, lateness and memory
 	$(BIN)/python -m tickwheel_bench $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser $(VENV)/.tools ## Run the long tests: more crashes, more generated examples
+soak: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser ## Run the long tests: more crashes, more generated examples
 	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
@@ -85,7 +85,7 @@ sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under AS
 	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/unit/gateway/transport tests/unit/gateway/wire tests/model) $(TEST_ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.tools ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
+fuzz: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)
 	$(BIN)/python -m fuzz.run --seconds $(FUZZ_SECONDS)
 
 # Kafka is neither a wheel nor a Debian package. Without it, the tests that need it are skipped; CI_KAFKA=required says that they must not be.
@@ -220,5 +220,7 @@ $(VENV)/.databases: $(VENV)/.created
 $(VENV)/.browser: $(VENV)/.created
 	.ci/browser $@
 
+# Before what is compiled: that has HTTP/2 by nghttp2 only where the library was there.
 $(VENV)/.tools: $(VENV)/.created
 	.ci/tools $@
+	@if [[ ! -e $(HTTP2) ]]; then rm -f $(VENV)/.compiled; fi

@@ -71,6 +71,8 @@ class Seen:
     dead_id: int = 0
     dies_at: int = 0
     """The epoch of the delivery with which the gateway gives it up."""
+    jumps: int = 0
+    """How often the clock had been set when it was given out last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Promises:
             )
         self._check_order(said, lease)
         self._check_claim(lease, message)
+        seen.jumps = self.scene.clock.jumps
         is_wanted = self.is_wanted(lease.group, said)
         if is_wanted and attempt > self.profile.max_attempts:
             seen.dies_at = lease.epoch
@@ -240,7 +243,8 @@ class Promises:
     ) -> None:
         """A push consumer begins to work on it."""
         since = circumstances()
-        if since is not None:
+        # A lease that was on its way when the clock was set may be over.
+        if since is not None and self._of(token, group).jumps == self.scene.clock.jumps:
             self._claims[token, group] = Claim(epoch, trio.current_time(), since, circumstances)
 
     def unclaim(self, token: str, group: str) -> None:

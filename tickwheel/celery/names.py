@@ -21,6 +21,9 @@ from tickwheel.protocol.limits import (
 GROUP: Final = "celery"
 """The consumer group of a queue: all workers share it."""
 
+SCHEDULE_PREFIX: Final = "celery."
+"""Names of the schedules that Celery Beat makes begin so."""
+
 _EXCHANGE: Final = "x."
 _ROUTE: Final = "r."
 _READABLE_CHARS: Final = 80
@@ -49,6 +52,11 @@ def route_topic(exchange: str, routing_key: str) -> str:
 def queue_group(queue: str) -> str:
     """The consumer group that stands for a queue on the topic of an exchange."""
     return _escaped(queue)
+
+
+def schedule_name(entry: str) -> str:
+    """The name of the schedule of an entry of ``beat_schedule``."""
+    return _prefixed(SCHEDULE_PREFIX, entry)
 
 
 def _escaped(name: str) -> str:

@@ -425,6 +425,12 @@ class Client:
             raise ClientForked
         return self._session
 
+    @property
+    def session(self) -> BlockingSession:
+        """Its conversation with the broker, for what carries it on by itself, such as the event loop of a framework.
+        Raises ClientClosed, ClientForked."""
+        return self._running
+
     def subscribe(
         self,
         topic: str,

@@ -102,6 +102,23 @@ class BlockingSession(Conversation):
 
         return self.monitor.hold(carried)
 
+    def turn(self) -> None:
+        """What can be done now without waiting: reads what has come, writes what is left, goes on with a connection that
+        is being opened, ends requests that have waited too long. For an event loop that watches ``fileno``, and comes
+        every ``watch_s`` seconds besides."""
+
+        def turned() -> None:
+            is_due = self.waits.now() >= self._look_at
+            self.monitor.read_at_once()
+            if is_due:  # then that was all that it did
+                self.monitor.read_at_once()
+
+        self.monitor.hold(turned)
+
+    def fileno(self) -> int:
+        """The descriptor of the connection; -1: there is none now. The next connection has another one."""
+        return -1 if self._open is None else self._open[1].fileno()
+
     async def connect(self, timeout_s: float) -> None:
         """Waits for the first connection. Raises NotConnected with the last reason, or why it can never be."""
         with self.monitor.within(timeout_s):

@@ -61,7 +61,7 @@ class TickwheelScheduler(Scheduler):
     @property
     def info(self) -> str:
         """For the banner."""
-        return f"    . broker -> {client_of(self.app, _CLIENT).url}"
+        return f"    . schedules -> {client_of(self.app, _CLIENT).url}"
 
     def tick(self, *args: Any, **options: Any) -> float:
         """Does what is to be done now; the seconds until there may be more to do."""

@@ -7,15 +7,24 @@ program ``celery`` does it by itself, because of the entry point in the group ``
 from __future__ import annotations
 
 try:
-    from kombu.transport import TRANSPORT_ALIASES
+    from tickwheel.celery.registration import TRANSPORT, register
 except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] not in ("amqp", "celery", "kombu"):
+        raise
     raise ModuleNotFoundError(
         f"tickwheel.celery needs {error.name}, which is not installed. Use: pip install 'tickwheel[celery]'",
         name=error.name,
     ) from error
 
-TRANSPORT = "tickwheel.celery.transport.transport:Transport"
-"""Where Kombu finds it; also for ``broker_transport``."""
+__all__ = ["TRANSPORT", "Transport", "register"]
 
-for _scheme in ("tickwheel", "tickwheels"):
-    TRANSPORT_ALIASES[_scheme] = TRANSPORT
+register()
+
+
+def __getattr__(name: str) -> object:
+    """``tickwheel.celery:Transport``, for ``broker_transport``. It is imported when it is asked for."""
+    if name != "Transport":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tickwheel.celery.transport.transport import Transport
+
+    return Transport

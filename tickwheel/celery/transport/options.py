@@ -88,27 +88,22 @@ def _zone(name: str) -> tzinfo:
 
 
 def url_of(connection: Any) -> str:
-    """The broker's URL, from a Kombu connection: the URL as it was given, or its parts where Kombu has taken it to
-    pieces (after a failover). Raises ConfigError."""
+    """The broker's URL, from what Kombu has made of it. Raises ConfigError."""
     hostname: str = connection.hostname or ""
     if hostname.startswith("unix://"):  # Kombu has cut it at the plus sign
         return f"tickwheel+{hostname}"
-    if "://" in hostname:
-        scheme, _, rest = hostname.partition("://")
-        return hostname if rest.strip("/") else _default(scheme)
     if connection.password or connection.userid:
         raise ConfigError(
             "The address of a broker has no user and no password.",
             advice="Give a token as broker_transport_options={'token': …}, or TICKWHEEL_TOKEN.",
         )
-    if hostname in ("", "localhost") and not connection.port:
-        return _default("tickwheel")
+    if (connection.virtual_host or "/").strip("/"):
+        raise ConfigError(
+            f"The address of the broker has a path, {connection.virtual_host!r}, and Tickwheel no virtual hosts.",
+            advice="Use tickwheel://HOST:PORT; several apps use queues with different names.",
+        )
     scheme = "tickwheels" if connection.ssl or connection.transport_cls == "tickwheels" else "tickwheel"
-    host = f"[{hostname}]" if ":" in hostname else hostname
-    return f"{scheme}://{host}:{connection.port or DEFAULT_PORT}"
-
-
-def _default(scheme: str) -> str:
-    if "TICKWHEEL_URL" in os.environ:
+    if not hostname and not connection.port and "TICKWHEEL_URL" in os.environ:
         return default_url()
-    return f"{scheme}://127.0.0.1:{DEFAULT_PORT}"
+    host = f"[{hostname}]" if ":" in hostname else hostname or "127.0.0.1"
+    return f"{scheme}://{host}:{connection.port or DEFAULT_PORT}"

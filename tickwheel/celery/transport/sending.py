@@ -152,7 +152,18 @@ class Sender:
             session.charge(flight, size_bytes)
             return _Open(flight, index, topic, message)
 
-        return session.run(begun())
+        one = session.run(begun())
+        if not session.knows_topic(topic):
+            # Nothing is written before the broker has told the topic's number, and the answer must be read here.
+            self._land(one)
+        return one
+
+    def _land(self, one: _Open) -> None:
+        async def landed() -> None:
+            await one.flight.done.wait()
+
+        if not one.flight.done.is_set():
+            self._client.session.run(landed())
 
     def confirm(self) -> None:
         """Waits until all pipelined messages are on the broker's disk. Raises the first error of one that is not, when
@@ -175,11 +186,7 @@ class Sender:
                 logger.warning("a transient message to %r was lost: %s", one.topic, error)
 
     def _await(self, one: _Open) -> None:
-        async def landed() -> None:
-            await one.flight.done.wait()
-
-        if not one.flight.done.is_set():
-            self._client.session.run(landed())
+        self._land(one)
         result = one.flight.result(one.index)
         if isinstance(result, TickwheelError):
             raise result

@@ -6,56 +6,53 @@ program ``celery`` does it by itself, because of the entry point in the group ``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 try:
-    from kombu.transport import TRANSPORT_ALIASES
+    from tickwheel.celery.registration import TRANSPORT, register
 except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] not in ("amqp", "celery", "kombu"):
+        raise
     raise ModuleNotFoundError(
         f"tickwheel.celery needs {error.name}, which is not installed. Use: pip install 'tickwheel[celery]'",
         name=error.name,
     ) from error
 
-TRANSPORT = "tickwheel.celery.transport.transport:Transport"
-"""Where Kombu finds it; also for ``broker_transport``."""
-
-for _scheme in ("tickwheel", "tickwheels"):
-    TRANSPORT_ALIASES[_scheme] = TRANSPORT
-
-
-def _fill_in_slots() -> None:
-    from tickwheel.celery.slots import fill_in
-    from tickwheel.celery.transport.envelope import ARRIVALS
-
-    if fill_in not in ARRIVALS:
-        ARRIVALS.append(fill_in)
-
-
-_fill_in_slots()
-
 if TYPE_CHECKING:
-    from tickwheel.celery.control import Control as Control
-    from tickwheel.celery.control import cancel as cancel
-    from tickwheel.celery.control import reschedule as reschedule
-    from tickwheel.celery.control import scheduled as scheduled
-    from tickwheel.celery.waiting import Outcome as Outcome
-    from tickwheel.celery.waiting import WaitingTask as WaitingTask
+    from tickwheel.celery.control import Control, cancel, reschedule, scheduled
+    from tickwheel.celery.transport.transport import Transport
+    from tickwheel.celery.waiting import Outcome, WaitingTask
 
-_LAZY = {
+__all__ = [
+    "TRANSPORT",
+    "Control",
+    "Outcome",
+    "Transport",
+    "WaitingTask",
+    "cancel",
+    "register",
+    "reschedule",
+    "scheduled",
+]
+
+_HOMES: Final = {
     "Control": "control",
     "Outcome": "waiting",
+    "Transport": "transport.transport",  # for broker_transport
     "WaitingTask": "waiting",
     "cancel": "control",
     "reschedule": "control",
     "scheduled": "control",
 }
-"""What needs Celery, where Kombu alone needs nothing of it."""
+"""What is imported when it is asked for."""
+
+register()
 
 
-def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # else type checkers would take any name
 
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -9,10 +9,9 @@ from typing import Final, Literal
 import msgspec
 from celery import Celery
 from celery.backends.base import DisabledBackend
-from celery.beat import Scheduler
 
 from tickwheel import sync
-from tickwheel.celery.beat.plan import Plan, app_mark, plan
+from tickwheel.celery.beat.plan import Plan, app_mark, configured_entries, plan
 from tickwheel.celery.beat.synchronisation import Synchronisation
 from tickwheel.celery.broker import client_of, queues_of
 from tickwheel.celery.control import Control
@@ -25,6 +24,7 @@ from tickwheel.stats import TopicStats
 _CLIENT: Final = "celery tickwheel doctor"
 _CLOCKS_APART_MS: Final = 1_000
 _BEAT: Final = "tickwheel"
+_START: Final = "Start celery -A … beat -S tickwheel, if only once."
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -122,21 +122,19 @@ def _queue(queue: Queue, topic: TopicStats) -> Iterator[Finding]:
 
 
 def _beat(app: Celery, client: sync.Client) -> Iterator[Finding]:
-    entries = Scheduler(app, lazy=True)
-    entries.merge_inplace(app.conf.beat_schedule or {})
     there = {one.name: one for one in client.schedules(count=0) if one.name.startswith(SCHEDULE_PREFIX)}
     mark = app_mark(app)
     kept = [
         one for one in there.values() if (found := mark_of(one.headers)) is not None and found.app == mark
     ]
-    if not entries.schedule and not kept:
+    if not app.conf.beat_schedule and not kept:
         return
     if app.conf.beat_scheduler != _BEAT and not kept:
         yield Finding(
             "note", "beat", "the broker keeps no entry of beat_schedule", "celery -A … beat -S tickwheel"
         )
         return
-    yield from _schedules(client, app, plan(app, entries.schedule))
+    yield from _schedules(client, app, plan(app, configured_entries(app)))
     for one in kept:
         if one.trouble:
             yield Finding("problem", f"schedule {one.name}", one.trouble)
@@ -158,9 +156,7 @@ def _schedules(client: sync.Client, app: Celery, planned: Plan) -> Iterator[Find
                 "problem", f"schedule {name}", text, "Start celery beat -S tickwheel, if only once."
             )
     for name in found.superfluous:
-        if name != f"{SCHEDULE_PREFIX}celery.backend_cleanup":  # beat adds it by itself
-            advice = "Start celery beat -S tickwheel, if only once."
-            yield Finding("problem", f"schedule {name}", "it is not in beat_schedule any more", advice)
+        yield Finding("problem", f"schedule {name}", "it is not in beat_schedule any more", _START)
     for name in found.foreign:
         advice = "Give the entry another name, or delete the schedule."
         yield Finding("problem", f"schedule {name}", "it belongs to another app, or to none", advice)

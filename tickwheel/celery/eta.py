@@ -28,7 +28,9 @@ def eta_ms(eta: str | datetime, zone: tzinfo | None) -> int:
     try:
         moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
     except (ValueError, TypeError):
-        raise BadArgument(f"The ETA {eta!r} is no ISO 8601 time.", advice="Give eta= as a datetime.") from None
+        raise BadArgument(
+            f"The ETA {eta!r} is no ISO 8601 time.", advice="Give eta= as a datetime."
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone or _zone_of_app())
     return min(max(1, math.ceil((moment - _EPOCH) / timedelta(milliseconds=1))), MAX_TIME_MS)
@@ -82,4 +84,6 @@ def put_back(task: Any = None, **_: Any) -> None:
     if not request.eta:
         request.eta = eta
     if request.headers:  # what a task passes on to others
-        request.headers = {name: value for name, value in request.headers.items() if name != ETA_HEADER} or None
+        request.headers = {
+            name: value for name, value in request.headers.items() if name != ETA_HEADER
+        } or None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -27,7 +26,7 @@ _BROWSED: Final = 1_000
 _BODY_BYTES: Final = 65_536
 """Of a body that is larger, the arguments of its task are not shown."""
 
-_WAITING: Final = ("scheduled", "ready", "waiting")
+_NOT_DONE: Final = ("scheduled", "ready", "leased", "waiting")
 
 
 class Outcome(StrEnum):
@@ -95,27 +94,6 @@ class _Found(msgspec.Struct, frozen=True):
     message_id: int
 
 
-class _Changed:
-    """What became of tasks, and by what those were found that were changed: their ids by topic and key, or by the
-    message's id."""
-
-    def __init__(self, outcomes: dict[str, Outcome]) -> None:
-        self.outcomes = outcomes
-        self.keys: dict[str, dict[str, str]] = {}
-        self.ids: dict[int, str] = {}
-
-    def enter(self, task_id: str, result: str, topic: str, which: str | int) -> None:
-        """What became of a message of a task."""
-        outcome = _OUTCOMES[result]
-        self.outcomes[task_id] = min(self.outcomes[task_id], outcome, key=_WEIGHT.index)
-        if outcome not in _DONE:
-            return
-        if isinstance(which, int):
-            self.ids[which] = task_id
-        else:
-            self.keys.setdefault(topic, {})[which] = task_id
-
-
 class Queue(msgspec.Struct, frozen=True):
     """A queue of Celery, and where its messages lie."""
 
@@ -143,63 +121,54 @@ class WaitingTasks:
     def cancel(self, task_ids: Iterable[str]) -> tuple[dict[str, Outcome], list[CancelledTask]]:
         """Takes tasks back before a worker is given them: what became of each, and those that were. One that was
         delivered and is not acked is not delivered again. Raises TickwheelError."""
-        changed = self._change(
-            task_ids,
-            lambda topic, keys: self._client.cancel(topic, keys=keys, stop=True),
-            lambda ids: self._client.cancel(ids=ids, stop=True),
-        )
-        return changed.outcomes, self._cancelled(changed)
+        outcomes, changed = self._change(task_ids, lambda ids: self._client.cancel(ids=ids, stop=True))
+        messages = self._client.messages(ids=[one.message_id for one in changed]) if changed else []
+        return outcomes, [
+            CancelledTask(one.task_id, b"", {})
+            if message is None
+            else CancelledTask(one.task_id, message.body, message.headers)
+            for one, message in zip(changed, messages, strict=True)
+        ]
 
     def reschedule(self, task_id: str, eta: datetime | timedelta) -> Outcome:
         """Gives a task that waits another time. Raises TickwheelError (BadTime, NaiveDatetime)."""
         when: dict[str, Any] = {"delay": eta} if isinstance(eta, timedelta) else {"deliver_at": eta}
-        changed = self._change(
-            [task_id],
-            lambda topic, keys: self._client.reschedule(topic, keys=keys, **when),
-            lambda ids: self._client.reschedule(ids=ids, **when),
-        )
-        return changed.outcomes[task_id]
+        outcomes, _ = self._change([task_id], lambda ids: self._client.reschedule(ids=ids, **when))
+        return outcomes[task_id]
 
     def _change(
-        self,
-        task_ids: Iterable[str],
-        by_keys: Callable[[str, list[str]], Sequence[str]],
-        by_ids: Callable[[list[int]], Sequence[str]],
-    ) -> _Changed:
-        changed = _Changed(dict.fromkeys(task_ids, Outcome.UNKNOWN))
-        tried = {task_key(one, retries): one for one in changed.outcomes for retries in range(_RETRIES_TRIED)}
-        for queue in self._queues:
-            with suppress(UnknownTopic):
-                for key, result in zip(tried, by_keys(queue.topic, [*tried]), strict=True):
-                    changed.enter(tried[key], result, queue.topic, key)
-        # What has another key: a later retry, a task that was replaced, one that a schedule sent, or that has no ETA.
-        open_ids = {one for one, outcome in changed.outcomes.items() if outcome not in _DONE}
-        found = [one for queue in self._queues for one in self._search(queue, open_ids)] if open_ids else []
-        if found:
-            for one, result in zip(found, by_ids([one.message_id for one in found]), strict=True):
-                changed.enter(one.task_id, result, "", one.message_id)
-        return changed
+        self, task_ids: Iterable[str], change: Callable[[list[int]], Sequence[str]]
+    ) -> tuple[dict[str, Outcome], list[_Found]]:
+        """What became of each task, and which messages were changed."""
+        outcomes, changed = dict.fromkeys(task_ids, Outcome.UNKNOWN), list[_Found]()
 
-    def _cancelled(self, changed: _Changed) -> list[CancelledTask]:
-        found = []
-        for topic, keys in changed.keys.items():
-            found += zip(keys, self._client.messages(topic, keys=[*keys]), strict=True)
-        found += (
-            zip(changed.ids, self._client.messages(ids=[*changed.ids]), strict=True) if changed.ids else ()
-        )
-        by_which = {
-            **{key: one for keys in changed.keys.values() for key, one in keys.items()},
-            **changed.ids,
-        }
-        return [  # without its message, if that was purged since
-            CancelledTask(
-                by_which[which], *((b"", {}) if message is None else (message.body, message.headers))
-            )
-            for which, message in found
-        ]
+        def carry_out(found: list[_Found]) -> None:
+            results = change([one.message_id for one in found]) if found else []
+            for one, result in zip(found, results, strict=True):
+                outcome = _OUTCOMES[result]
+                outcomes[one.task_id] = min(outcomes[one.task_id], outcome, key=_WEIGHT.index)
+                if outcome in _DONE:
+                    changed.append(one)
+
+        carry_out([one for queue in self._queues for one in self._by_key(queue, outcomes)])
+        # What has another key: a later retry, a task that was replaced, or one that a schedule sent.
+        others = {task_id for task_id, outcome in outcomes.items() if outcome not in _DONE}
+        if others:
+            carry_out([one for queue in self._queues for one in self._search(queue, others)])
+        return outcomes, changed
+
+    def _by_key(self, queue: Queue, task_ids: Iterable[str]) -> Iterator[_Found]:
+        keys = {task_key(one, retries): one for one in task_ids for retries in range(_RETRIES_TRIED)}
+        try:
+            messages = self._client.messages(queue.topic, keys=[*keys], max_body_bytes=0)
+        except UnknownTopic:
+            return
+        for task_id, message in zip(keys.values(), messages, strict=True):
+            if message is not None:
+                yield _Found(task_id, message.id)
 
     def _search(self, queue: Queue, task_ids: set[str]) -> Iterator[_Found]:
-        for message in self._browse(queue, _WAITING, 0):
+        for message in self._browse(queue, _NOT_DONE, 0):
             task_id = _task_id(message.headers)
             if task_id in task_ids:
                 yield _Found(task_id, message.id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from celery import Celery
-from celery.beat import ScheduleEntry
+from celery.beat import ScheduleEntry, Scheduler
 
 from tickwheel.celery.beat.errors import NotOnBroker
 from tickwheel.celery.beat.message import TaskMessage, task_message
@@ -38,6 +38,14 @@ class Plan(msgspec.Struct):
 def app_mark(app: Celery) -> str:
     """The name under which an app knows its schedules again."""
     return str(app.main or "celery")
+
+
+def configured_entries(app: Celery) -> dict[str, ScheduleEntry]:
+    """The entries of ``beat_schedule``, and the one that Celery adds by itself."""
+    scheduler = Scheduler(app, lazy=True)
+    scheduler.merge_inplace(app.conf.beat_schedule or {})
+    scheduler.install_default_entries(scheduler.schedule)
+    return dict(scheduler.schedule)
 
 
 def plan(app: Celery, entries: Mapping[str, ScheduleEntry]) -> Plan:

@@ -42,6 +42,9 @@ class TickwheelScheduler(Scheduler):
     itself, as Celery does.
     """
 
+    schedule: Any
+    """The entries by name; the base class has it."""
+
     def __init__(self, app: Any, *args: Any, **options: Any) -> None:
         self._client: sync.Client | None = None
         self._plan = Plan({}, {})

@@ -278,7 +278,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         ours = outgoing(message, exchange, routing_key, connection.options)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
-            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(topic):
+            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(
+                topic
+            ):
                 continue
             has_route = True
             connection.sender.send(topic, ours)
@@ -500,5 +502,3 @@ def _backlog(group: Any) -> int:
 
 def _not_found(what: str, name: str, method: str, ids: tuple[int, int]) -> ChannelError:
     return ChannelError(f"NOT_FOUND - no {what} {name!r}", ids, method, "404")
-
-

@@ -18,7 +18,9 @@ from tickwheel.protocol.errors import TickwheelError
 class Holder(Protocol):
     """A channel: what it handed out, it settles."""
 
-    def hand_out(self, raw: Mapping[str, Any], acks: AckQueue, message: BaseMessage, *, consumer_tag: str) -> Any:
+    def hand_out(
+        self, raw: Mapping[str, Any], acks: AckQueue, message: BaseMessage, *, consumer_tag: str
+    ) -> Any:
         """A message for the program, un-acked from now on."""
 
 

@@ -27,7 +27,10 @@ CLIENT_OPTIONS: Final = (
 )
 """What goes to the client as it is."""
 
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {"eta": ("broker", "worker"), "publish": ("confirmed", "pipelined")}
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "eta": ("broker", "worker"),
+    "publish": ("confirmed", "pipelined"),
+}
 _OWN: Final = ("eta", "publish", "reconnect_timeout", "timezone", "transient_expires", "visibility_timeout")
 _SSL: Final = {"ca_certs": "ca_file", "certfile": "certificate", "keyfile": "key"}
 """Of ``broker_use_ssl``, as other transports have it."""
@@ -83,32 +86,28 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
         raise ConfigError(
-            f"The transport option timezone is {name!r}, which is no time zone.", advice="Use one such as Europe/Paris."
+            f"The transport option timezone is {name!r}, which is no time zone.",
+            advice="Use one such as Europe/Paris.",
         ) from None
 
 
 def url_of(connection: Any) -> str:
-    """The broker's URL, from a Kombu connection: the URL as it was given, or its parts where Kombu has taken it to
-    pieces (after a failover). Raises ConfigError."""
+    """The broker's URL, from what Kombu has made of it. Raises ConfigError."""
     hostname: str = connection.hostname or ""
     if hostname.startswith("unix://"):  # Kombu has cut it at the plus sign
         return f"tickwheel+{hostname}"
-    if "://" in hostname:
-        scheme, _, rest = hostname.partition("://")
-        return hostname if rest.strip("/") else _default(scheme)
     if connection.password or connection.userid:
         raise ConfigError(
             "The address of a broker has no user and no password.",
             advice="Give a token as broker_transport_options={'token': …}, or TICKWHEEL_TOKEN.",
         )
-    if hostname in ("", "localhost") and not connection.port:
-        return _default("tickwheel")
+    if (connection.virtual_host or "/").strip("/"):
+        raise ConfigError(
+            f"The address of the broker has a path, {connection.virtual_host!r}, and Tickwheel no virtual hosts.",
+            advice="Use tickwheel://HOST:PORT; several apps use queues with different names.",
+        )
     scheme = "tickwheels" if connection.ssl or connection.transport_cls == "tickwheels" else "tickwheel"
-    host = f"[{hostname}]" if ":" in hostname else hostname
-    return f"{scheme}://{host}:{connection.port or DEFAULT_PORT}"
-
-
-def _default(scheme: str) -> str:
-    if "TICKWHEEL_URL" in os.environ:
+    if not hostname and not connection.port and "TICKWHEEL_URL" in os.environ:
         return default_url()
-    return f"{scheme}://127.0.0.1:{DEFAULT_PORT}"
+    host = f"[{hostname}]" if ":" in hostname else hostname or "127.0.0.1"
+    return f"{scheme}://{host}:{connection.port or DEFAULT_PORT}"

@@ -57,16 +57,19 @@ def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, option
         headers, due_ms = held_back(headers, options.timezone)
     elif ETA_HEADER in headers:
         headers = {name: value for name, value in headers.items() if name != ETA_HEADER}
-    if due_ms is not None:
-        key = eta_key(headers)
     properties = message["properties"]
+    is_transient = properties.get("delivery_mode") == _TRANSIENT and due_ms is None
+    # By its key a task is found again, also to say that a worker was given it. What is confirmed with others has any
+    # key, so that it need not be looked at whether that is taken.
+    if due_ms is not None or (options.publish == "confirmed" and not is_transient):
+        key = eta_key(headers)
     return Outgoing(
         body=encode({**message, "headers": headers}, exchange, routing_key),
         key=key,
         headers=broker_headers(headers),
         deliver_at_ms=due_ms,
         priority=broker_priority(properties.get("priority")),
-        is_transient=properties.get("delivery_mode") == _TRANSIENT and due_ms is None,
+        is_transient=is_transient,
     )
 
 
@@ -147,12 +150,29 @@ class Sender:
             size_bytes = len(body) + len(key) + len(headers)
             flight = session.flight(FlightKey(topic, False, True, False, True), size_bytes)
             index = flight.add(
-                body, key, headers, b"", message.deliver_at_ms or 0, message.priority, auto_key=message.key is None
+                body,
+                key,
+                headers,
+                b"",
+                message.deliver_at_ms or 0,
+                message.priority,
+                auto_key=message.key is None,
             )
             session.charge(flight, size_bytes)
             return _Open(flight, index, topic, message)
 
-        return session.run(begun())
+        one = session.run(begun())
+        if not session.knows_topic(topic):
+            # Nothing is written before the broker has told the topic's number, and the answer must be read here.
+            self._land(one)
+        return one
+
+    def _land(self, one: _Open) -> None:
+        async def landed() -> None:
+            await one.flight.done.wait()
+
+        if not one.flight.done.is_set():
+            self._client.session.run(landed())
 
     def confirm(self) -> None:
         """Waits until all pipelined messages are on the broker's disk. Raises the first error of one that is not, when
@@ -167,7 +187,9 @@ class Sender:
             raise first
 
     def _look_at_unawaited(self) -> None:
-        while self._unawaited and (len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set()):
+        while self._unawaited and (
+            len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set()
+        ):
             one = self._unawaited.popleft()
             try:
                 self._await(one)
@@ -175,11 +197,7 @@ class Sender:
                 logger.warning("a transient message to %r was lost: %s", one.topic, error)
 
     def _await(self, one: _Open) -> None:
-        async def landed() -> None:
-            await one.flight.done.wait()
-
-        if not one.flight.done.is_set():
-            self._client.session.run(landed())
+        self._land(one)
         result = one.flight.result(one.index)
         if isinstance(result, TickwheelError):
             raise result

@@ -39,7 +39,6 @@ class Transport(base.Transport):  # type: ignore[misc]
     """See the module."""
 
     Management = Management
-    can_parse_url = True
     default_port = 7411
     driver_type = "tickwheel"
     driver_name = "tickwheel"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from celery import Celery
 
 from tickwheel import sync
 from tickwheel.celery.names import exchange_topic, queue_topic
+from tickwheel.celery.registration import DRIVER
 from tickwheel.celery.transport.options import options_of, url_of
 from tickwheel.celery.waiting import Queue
 from tickwheel.errors import ConfigError
 
-DRIVER: Final = "tickwheel"
+_CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def is_ours(app: Celery) -> bool:
@@ -33,7 +34,9 @@ def client_of(app: Celery, name: str) -> sync.Client:
                 advice="Set broker_url to tickwheel://host:7411.",
             )
         options = options_of(connection.transport_options, connection.ssl)
-        return sync.Client(url_of(connection), **{**options.client, "name": name})
+        timeout_s = float(connection.connect_timeout or _CONNECT_TIMEOUT_S)
+        given: Any = {"connect_timeout": timeout_s, **options.client, "name": name}
+        return sync.Client(url_of(connection), **given)
 
 
 def queues_of(app: Celery, names: Iterable[str] = ()) -> list[Queue]:

@@ -40,8 +40,8 @@ def scheduled(app: Celery, *, queues: Iterable[str] = (), limit: int = 1_000) ->
 
 
 def cancel(app: Celery, task_ids: str | Iterable[str], *, queues: Iterable[str] = ()) -> dict[str, Outcome]:
-    """Takes tasks back before a worker is given them, and stores ``REVOKED`` as the result of each that was; what became
-    of each. A task that was delivered runs on, and is not delivered again. Raises TickwheelError.
+    """Takes tasks back before a worker is given them, and stores ``REVOKED`` as the result of those that were; what
+    became of each. A task that was delivered runs on, and is not delivered again. Raises TickwheelError.
 
     ``queues``: to look through besides those of the app (``task_queues``, or the default one).
     """

@@ -105,7 +105,7 @@ def _queue(queue: Queue, topic: TopicStats) -> Iterator[Finding]:
     group = groups.get(GROUP)
     backlog = topic.ready if group is None else group.backlog
     workers = 0 if group is None else group.subscribers
-    text = f"{topic.scheduled:,} scheduled, {backlog:,} due, {workers:,} worker connections"
+    text = f"{topic.scheduled:,} scheduled, {backlog:,} due, {workers:,} consumers"
     if backlog and not workers:
         yield Finding("problem", subject, text, f"Start a worker: celery -A … worker -Q {queue.name}")
     else:

@@ -55,12 +55,14 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def slot_of(headers: Mapping[str, Any]) -> Slot | None:
     """The slot of a message, from its headers at the broker. None: no schedule sent it."""
-    return _read(headers.get(SCHEDULE_HEADER), Slot)
+    found: Slot | None = _read(headers.get(SCHEDULE_HEADER), Slot)
+    return found
 
 
 def mark_of(headers: Mapping[str, Any]) -> Mark | None:
     """The mark of a schedule or message, from its headers at the broker. None: beat did not make it."""
-    return _read(headers.get(BEAT_HEADER), Mark)
+    found: Mark | None = _read(headers.get(BEAT_HEADER), Mark)
+    return found
 
 
 def fill_in(

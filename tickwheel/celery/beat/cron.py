@@ -71,9 +71,10 @@ def _part(part: str, field: _Field) -> str:
     if not dash:
         return _word(part)
     begin, end = (_number(word, field) for word in (first, last))
-    if begin <= end:
+    if begin < end:
         return f"{_word(first)}-{_word(last)}{slash}{step}"
-    return ",".join(str(number) for number in crontab_parser(field.size, field.first).parse(part))
+    # Also of "5-5/10", by which cron means 5, 15, …
+    return ",".join(str(number) for number in sorted(crontab_parser(field.size, field.first).parse(part)))
 
 
 def _word(word: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from celery import Celery
@@ -14,6 +14,9 @@ from tickwheel.celery.beat.message import TaskMessage, task_message
 from tickwheel.celery.beat.rhythm import Rhythm, rhythm_of
 from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import Mark
+
+
+_EVERY_APPS: Final = "celery.backend_cleanup"
 
 
 class PlannedSchedule(msgspec.Struct, frozen=True):
@@ -40,6 +43,11 @@ def app_mark(app: Celery) -> str:
     return str(app.main or "celery")
 
 
+def name_of(app: Celery, entry: str) -> str:
+    """The name of the schedule of an entry. The one that Celery adds by itself, in every app, has the app's in it."""
+    return schedule_name(f"{app_mark(app)}.backend_cleanup" if entry == _EVERY_APPS else entry)
+
+
 def configured_entries(app: Celery) -> dict[str, ScheduleEntry]:
     """The entries of ``beat_schedule``, and the one that Celery adds by itself."""
     scheduler = Scheduler(app, lazy=True)
@@ -64,4 +72,4 @@ def plan(app: Celery, entries: Mapping[str, ScheduleEntry]) -> Plan:
 def _planned(app: Celery, name: str, entry: Any) -> PlannedSchedule:
     rhythm = rhythm_of(entry.schedule, app.timezone)
     message = task_message(app, entry, Mark(app_mark(app), name))
-    return PlannedSchedule(schedule_name(name), name, rhythm, message)
+    return PlannedSchedule(name_of(app, name), name, rhythm, message)

@@ -15,10 +15,9 @@ from celery.utils.log import get_logger
 from tickwheel import sync
 from tickwheel.celery.beat.errors import NotOnBroker
 from tickwheel.celery.beat.message import task_message
-from tickwheel.celery.beat.plan import Plan, app_mark, plan
+from tickwheel.celery.beat.plan import Plan, app_mark, name_of, plan
 from tickwheel.celery.beat.synchronisation import Synchronisation
 from tickwheel.celery.broker import client_of
-from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import SCHEDULE_HEADER, Mark, Slot
 from tickwheel.client.times import EPOCH
 from tickwheel.errors import NotConnected, TickwheelError
@@ -192,7 +191,7 @@ class TickwheelScheduler(Scheduler):
         # A slot of both kinds is told to the minute by each beat, whenever it looks.
         due = entry.default_now() + entry.schedule.remaining_estimate(entry.last_run_at)
         slot_ms = round((due - EPOCH) / _MINUTE) * 60_000
-        slot = Slot(schedule_name(entry.name), slot_ms)
+        slot = Slot(name_of(self.app, entry.name), slot_ms)
         message = task_message(self.app, entry, Mark(app_mark(self.app), entry.name))
         sent = self._broker.send(
             message.topic,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from tickwheel import Schedule, sync
+from tickwheel.celery.beat.message import TaskMessage
 from tickwheel.celery.beat.plan import PlannedSchedule
+from tickwheel.celery.beat.rhythm import Rhythm
 from tickwheel.celery.names import SCHEDULE_PREFIX
 from tickwheel.celery.slots import mark_of
-from tickwheel.client.times import EPOCH
 from tickwheel.errors import BadSchedule, ScheduleExists, TooManySchedules, UnknownSchedule
 
 
@@ -61,7 +62,7 @@ class Synchronisation:
                 found.missing.append(one.name)
             elif not self._is_own(known):
                 found.foreign.append(one.name)
-            elif _changes(known, one):
+            elif _message_changes(known, one.message) or not _has_rhythm(known, one.rhythm):
                 found.changed.append(one.name)
         found.superfluous += [
             name for name, known in there.items() if name not in names and self._is_own(known)
@@ -91,7 +92,8 @@ class Synchronisation:
     def _write(self, planned: PlannedSchedule, known: Schedule | None, done: Written) -> None:
         if known is None:
             try:
-                self._client.create_schedule(planned.name, planned.message.topic, **_fields(planned))
+                fields = {**_fields(planned.message), **self._rhythm(planned.rhythm)}
+                self._client.create_schedule(planned.name, planned.message.topic, **fields)
                 done.created.append(planned.name)
                 return
             except ScheduleExists:
@@ -99,7 +101,9 @@ class Synchronisation:
         if not self._is_own(known):
             done.foreign.append(planned.name)
             return
-        changes = _changes(known, planned)
+        changes = _message_changes(known, planned.message)
+        if not _has_rhythm(known, planned.rhythm):
+            changes |= self._rhythm(planned.rhythm)
         if changes:
             self._client.set_schedule(planned.name, **changes)
             done.changed.append(planned.name)
@@ -112,42 +116,27 @@ class Synchronisation:
         mark = mark_of(schedule.headers)
         return mark is not None and mark.app == self._mark
 
+    def _rhythm(self, rhythm: Rhythm) -> dict[str, Any]:
+        """What makes a schedule have it from now on."""
+        if rhythm.cron:
+            return {"cron": rhythm.cron, "tz": rhythm.tz, "start": 0}
+        every = timedelta(milliseconds=rhythm.every_ms)
+        # As with Celery's own beat, the first one is an interval away. The clock that counts is the broker's.
+        start_ms = self._client.stats().now_ms if rhythm.offset_ms is None else rhythm.offset_ms
+        return {"every": every, "start": start_ms}
 
-def _fields(planned: PlannedSchedule) -> dict[str, Any]:
-    message = planned.message
-    fields = {"body": message.body, "headers": message.headers, "priority": message.priority}
-    return {**fields, **_rhythm_fields(planned)}
+
+def _fields(message: TaskMessage) -> dict[str, Any]:
+    return {"body": message.body, "headers": message.headers, "priority": message.priority}
 
 
-def _rhythm_fields(planned: PlannedSchedule) -> dict[str, Any]:
-    rhythm = planned.rhythm
+def _message_changes(known: Schedule, message: TaskMessage) -> dict[str, Any]:
+    """What to set so that a schedule sends this message."""
+    wanted = {"topic": message.topic, **_fields(message)}
+    return {name: value for name, value in wanted.items() if getattr(known, name) != value}
+
+
+def _has_rhythm(known: Schedule, rhythm: Rhythm) -> bool:
     if rhythm.cron:
-        return {"cron": rhythm.cron, "tz": rhythm.tz, "start": EPOCH}
-    every = timedelta(milliseconds=rhythm.every_ms)
-    if rhythm.offset_ms is None:
-        # As with Celery's own beat, the first one is an interval away, and clocks may differ.
-        return {"every": every, "start": datetime.now(UTC) + every}
-    return {"every": every, "start": EPOCH + timedelta(milliseconds=rhythm.offset_ms)}
-
-
-def _changes(known: Schedule, planned: PlannedSchedule) -> dict[str, Any]:
-    """What to set so that a schedule is as planned."""
-    message, changes = planned.message, dict[str, Any]()
-    if not _has_rhythm(known, planned):
-        changes |= _rhythm_fields(planned)
-    if known.topic != message.topic:
-        changes["topic"] = message.topic
-    if known.body != message.body:
-        changes["body"] = message.body
-    if known.headers != message.headers:
-        changes["headers"] = message.headers
-    if known.priority != message.priority:
-        changes["priority"] = message.priority
-    return changes
-
-
-def _has_rhythm(known: Schedule, planned: PlannedSchedule) -> bool:
-    rhythm = planned.rhythm
-    if rhythm.cron:
-        return (known.cron, known.tz) == (rhythm.cron, rhythm.tz)
+        return (known.cron, known.tz, known.start_ms) == (rhythm.cron, rhythm.tz, 0)
     return known.every_ms == rhythm.every_ms and rhythm.offset_ms in (None, known.start_ms)

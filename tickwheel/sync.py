@@ -372,12 +372,20 @@ class Client:
         return self._client.created_topics
 
     def __enter__(self) -> Client:
+        return self._open(is_patient=True)
+
+    def try_to_open(self) -> Client:
+        """As entering its block, but each node is tried once only, for programs that try again by themselves. Raises
+        NotConnected."""
+        return self._open(is_patient=False)
+
+    def _open(self, *, is_patient: bool) -> Client:
         if self._session is not None:
             return self
         session = BlockingSession(dial=partial(_dial, self._client.security), **self._client.manners())
         self._client.converse(session)
         try:
-            session.run(session.connect(self._client.connect_timeout_s))
+            session.run(session.connect(self._client.connect_timeout_s, is_patient=is_patient))
             self._session = session
             atexit.register(self._close_at_exit)
         except BaseException:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
@@ -19,7 +20,7 @@ from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
 from tickwheel.celery.transport.leases import Leases, give_back
 from tickwheel.celery.transport.options import Options
-from tickwheel.celery.transport.sending import Sender
+from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
@@ -31,6 +32,8 @@ from tickwheel.protocol.messages import Delivery, FetchOk
 logger = logging.getLogger("tickwheel.celery")
 T = TypeVar("T")
 
+_TICK: Final = timedelta(milliseconds=100)
+"""What was confirmed just now is ready within so long."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -61,7 +64,7 @@ class Connection:
         self.readers: dict[str, tuple[bool, float]] = {}
         """Whether a topic has groups, and until when (of the client's clock) that is believed."""
         timeout_s = kombu_connection.connect_timeout or 5.0
-        self.broker = sync.Client(url, connect_timeout=float(timeout_s), **options.client).__enter__()
+        self.broker = sync.Client(url, connect_timeout=float(timeout_s), **options.client).try_to_open()
         self._session: BlockingSession = self.broker.session
         self.leases = Leases(self._session, options.visibility_timeout)
         self.sender = Sender(self.broker, options)
@@ -295,7 +298,8 @@ class Connection:
 
     def fetch(self, topic: str, group: str) -> BaseMessage | None:
         """One message, if there is one. Raises TickwheelError."""
-        options = FetchOptions(1, None, None, "earliest", MAX_FETCH_BYTES)
+        wait = _TICK if was_sent_recently(self.broker.url, topic) else None
+        options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
         call = FetchCall(self._session, options.request(topic, group))
 
         async def fetched() -> FetchOk:

@@ -7,7 +7,8 @@ is known to others, who cancel by it; when it is taken by another message, this 
 from __future__ import annotations
 
 import logging
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +35,26 @@ _HIGHEST: Final = 50
 _PRIORITIES: Final = 9
 _TRANSIENT: Final = 1
 """The delivery mode of what need not survive: nothing waits for its confirmation."""
+
+
+_RECENT_S: Final = 1.0
+_RECENT_MAX: Final = 1_000
+_sent_at: Final[OrderedDict[tuple[str, str], float]] = OrderedDict()
+"""When this process sent to a topic last, by the broker's URL and the topic."""
+
+
+def note_sent(url: str, topic: str) -> None:
+    """A message was sent to a topic."""
+    _sent_at[url, topic] = time.monotonic()
+    _sent_at.move_to_end((url, topic))
+    while len(_sent_at) > _RECENT_MAX:
+        _sent_at.popitem(last=False)
+
+
+def was_sent_recently(url: str, topic: str) -> bool:
+    """Whether this process sent something there just now. It is given out when the broker's clock has ticked, so who
+    asks for it at once waits for that."""
+    return time.monotonic() - _sent_at.get((url, topic), -_RECENT_S) < _RECENT_S
 
 
 class Outgoing(NamedTuple):
@@ -104,6 +125,7 @@ class Sender:
     def send(self, topic: str, message: Outgoing) -> None:
         """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or transient. Raises
         TickwheelError, of an earlier pipelined one too."""
+        note_sent(self._client.url, topic)
         if message.key is not None:
             self._send_once(topic, message, message.key)
         elif message.is_transient:

@@ -44,3 +44,21 @@ def arrivals(app: Celery) -> Iterator[Callable[[int], list[dict[str, Any]]]]:
 
         with app.amqp.TaskConsumer(connection.channel(), callbacks=[take]):
             yield wait
+
+
+@contextmanager
+def holding(app: Celery, count: int) -> Iterator[None]:
+    """A worker of the app has so many messages, and acks none of them before the end."""
+    with app.connection_for_read() as connection:
+        held: list[Any] = []
+        with app.amqp.TaskConsumer(
+            connection.channel(), callbacks=[lambda body, message: held.append(message)]
+        ):
+            until = time.monotonic() + PATIENCE_S
+            while len(held) < count:
+                assert time.monotonic() < until
+                try:
+                    connection.drain_events(timeout=1.0)
+                except TimeoutError:
+                    continue
+            yield

@@ -163,4 +163,5 @@ def _schedules(client: sync.Client, app: Celery, planned: Plan) -> Iterator[Find
     for entry, reason in planned.own.items():
         yield Finding("note", f"entry {entry}", f"beat itself keeps it, because {reason}", "Let a beat run.")
     if not found:
-        yield Finding("ok", "beat", f"{len(planned.schedules):,} entries are kept by the broker")
+        count = len(planned.schedules)
+        yield Finding("ok", "beat", f"the broker keeps {count:,} of {count + len(planned.own):,} entries")

@@ -74,9 +74,7 @@ def test_queues_that_need_attention(shared: TestBroker, client: sync.Client) -> 
 
 
 def test_schedules_that_are_not_as_configured(shared: TestBroker, client: sync.Client) -> None:
-    entries: dict[str, Any] = {
-        name: HOURLY for name in ("a-same", "b-changed", "c-gone", "d-lost", "e-paused")
-    }
+    entries: dict[str, Any] = dict.fromkeys(("a-same", "b-changed", "c-gone", "d-lost", "e-paused"), HOURLY)
     app = app_of("drifting", shared.url, entries)
     begin(app)
     client.delete_schedule("celery.d-lost")

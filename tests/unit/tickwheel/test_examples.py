@@ -146,6 +146,14 @@ SAYS = {
         "acked billing",
         "complete: True",
     ],
+    "celery_schedules.py": [
+        "reschedule: rescheduled",
+        "revoke: cancelled",
+        "revoke again: unknown",
+        "waits: shop.remind ('order 17',) until 2032-01-01",
+        "the broker sends a report at: 30 6 * * * Europe/Paris",
+        "the broker polls every: 0:00:10",
+    ],
     "consumers.py": [
         "to ada: sent in attempt 1",
         "to bob: the server is busy",

@@ -15,7 +15,6 @@ from tickwheel.celery.beat.rhythm import Rhythm, rhythm_of
 from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import Mark
 
-
 _EVERY_APPS: Final = "celery.backend_cleanup"
 
 

@@ -184,15 +184,18 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         return purged
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> int:
-        """Deletes a queue with its messages; how many were ready. One that others read is emptied and stays. Raises
-        TickwheelError."""
+        """Deletes a queue with its messages, and ends its consumers here; how many messages were ready. One that others
+        read is emptied and stays. Raises TickwheelError."""
         connection = self._open
         size = self._size(queue)
         if if_empty and size:
             return 0
-        for consumer in [one for one in self._cancelled if one.queue.name == queue]:
-            self._leave(consumer)
         sources = connection.topology.sources(queue)
+        if not if_unused:
+            for channel in list(connection.channels):
+                channel.end_consumers(queue)
+        for channel in list(connection.channels):
+            channel.let_go(queue)
         own = Source(queue_topic(queue), GROUP)
         for source in {*sources, *([own] if not connection.topology.queue(queue).is_transient else [])}:
             try:
@@ -208,6 +211,18 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         connection.topology.forget_queue(queue)
         self._auto_deleted.discard(queue)
         return size
+
+    def end_consumers(self, queue: str) -> None:
+        """The queue is being deleted: it has no consumers any more."""
+        for tag in [tag for tag, one in self._consumers.items() if one.queue.name == queue]:
+            self._stop_consumer(tag)
+
+    def let_go(self, queue: str) -> None:
+        """What consumers that were cancelled still have of a queue is theirs no more."""
+        for consumer in [one for one in self._cancelled if one.queue.name == queue]:
+            gone = {feed.acks for feed in consumer.feeds}
+            self._unacked = {tag: held for tag, held in self._unacked.items() if held[0] not in gone}
+            self._leave(consumer)
 
     def after_reply_message_received(self, queue: str) -> None:
         """See ``kombu.transport.base.StdChannel``."""
@@ -337,18 +352,24 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """No more messages for this consumer. Those that it has un-acked stay its own. Raises TickwheelError."""
-        consumer = self._consumers.pop(consumer_tag, None)
+        consumer = self._stop_consumer(consumer_tag)
         if consumer is None:
             return
-        if self.no_ack_consumers is not None:
-            self.no_ack_consumers.discard(consumer_tag)
-        consumer.stop()
-        self._cancelled.append(consumer)
         self._leave_what_is_settled()
         name = consumer.queue.name
         is_last = all(one.queue.name != name for one in self._consumers.values())
         if is_last and name in self._auto_deleted and not self._has_unacked_of(consumer):
             self.queue_delete(name, if_unused=True)
+
+    def _stop_consumer(self, consumer_tag: str) -> QueueConsumer | None:
+        consumer = self._consumers.pop(consumer_tag, None)
+        if consumer is None:
+            return None
+        if self.no_ack_consumers is not None:
+            self.no_ack_consumers.discard(consumer_tag)
+        consumer.stop()
+        self._cancelled.append(consumer)
+        return consumer
 
     def _has_unacked_of(self, consumer: QueueConsumer) -> bool:
         queues = {feed.acks for feed in consumer.feeds}

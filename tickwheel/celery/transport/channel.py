@@ -170,8 +170,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Cancels what no consumer has, tasks that wait for their time among them; how many. Raises TickwheelError."""
         purged = 0
-        broker = self._open.broker
-        for source in self._open.topology.sources(queue):
+        connection = self._open
+        broker = connection.broker
+        for source in connection.topology.sources(queue):
+            connection.settle(source.topic)
+            purged += connection.drop_waiting(source.topic, source.group)
             try:
                 if source.is_shared:
                     purged += _backlog(broker.group(source.topic, source.group))
@@ -240,6 +243,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         return sum(map(self._size_of, self._open.topology.sources(queue)))
 
     def _size_of(self, source: Source) -> int:
+        self._open.settle(source.topic)
         broker = self._open.broker
         try:
             return _backlog(broker.group(source.topic, source.group))

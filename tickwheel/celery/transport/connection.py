@@ -32,7 +32,7 @@ from tickwheel.protocol.messages import Delivery, FetchOk
 logger = logging.getLogger("tickwheel.celery")
 T = TypeVar("T")
 
-_TICK: Final = timedelta(milliseconds=100)
+_TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
@@ -314,9 +314,27 @@ class Connection:
                     return message
         return None
 
+    def settle(self, topic: str) -> None:
+        """Waits until what this process has sent to a topic just now is ready."""
+        self.sender.settle()
+        if was_sent_recently(self.broker.url, topic):
+            self.run(self._pause(_TICK_S / 4))
+
+    async def _pause(self, for_s: float) -> None:
+        with self._session.waits.within(for_s):
+            await self._session.waits.event().wait()
+
+    def drop_waiting(self, topic: str, group: str) -> int:
+        """Acks what came for consumers of this connection and no program has seen; how many."""
+        dropped = 0
+        while (message := self.take_waiting(topic, group)) is not None:
+            self.ack(message.acks, message.id)
+            dropped += 1
+        return dropped
+
     def fetch(self, topic: str, group: str) -> BaseMessage | None:
         """One message, if there is one. Raises TickwheelError."""
-        wait = _TICK if was_sent_recently(self.broker.url, topic) else None
+        wait = timedelta(seconds=_TICK_S) if was_sent_recently(self.broker.url, topic) else None
         options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
         call = FetchCall(self._session, options.request(topic, group))
 

@@ -20,14 +20,13 @@ from tickwheel.celery.transport.consumer import QueueConsumer, is_stale
 from tickwheel.celery.transport.envelope import decode
 from tickwheel.celery.transport.message import Message
 from tickwheel.celery.transport.sending import outgoing
-from tickwheel.celery.transport.topology import Binding, Queue, Source, queue_of
+from tickwheel.celery.transport.topology import Binding, Source, queue_of
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.protocol.errors import (
     ClientClosed,
     GroupInUse,
     NotConnected,
-    TickwheelError,
     TopicInUse,
     UnknownGroup,
     UnknownTopic,
@@ -297,7 +296,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         ours = outgoing(message, exchange, routing_key, connection.options)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
-            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(topic):
+            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(
+                topic
+            ):
                 continue
             has_route = True
             connection.sender.send(topic, ours)
@@ -482,7 +483,6 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """So many messages may be un-acked at each consumer; 0: any number. Raises ClientClosed."""
-        self._open
         self._prefetch = prefetch_count
         for consumer in self._consumers.values():
             consumer.set_credit(prefetch_count)
@@ -525,5 +525,3 @@ def _backlog(group: Any) -> int:
 
 def _not_found(what: str, name: str, method: str, ids: tuple[int, int]) -> ChannelError:
     return ChannelError(f"NOT_FOUND - no {what} {name!r}", ids, method, "404")
-
-

@@ -386,9 +386,7 @@ class Connection:
 
         def gave_back() -> None:
             held = [(one, epoch) for one in ids if (epoch := self.leases.take(acks, one)) is not None]
-            give_back(
-                self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen
-            )
+            give_back(self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen)
 
         if ids and not self._session.is_closed:
             self.change(gave_back)
@@ -430,6 +428,3 @@ class _lost_is_fine:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         return isinstance(error, NotConnected | ClientClosed)
-
-
-

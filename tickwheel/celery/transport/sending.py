@@ -104,7 +104,7 @@ class _Open(NamedTuple):
     """A pipelined message that is not confirmed."""
 
     flight: SendFlight
-    index: int
+    place: int
     topic: str
     message: Outgoing
 
@@ -169,7 +169,13 @@ class Sender:
             size_bytes = len(body) + len(key) + len(headers)
             flight = session.flight(FlightKey(topic, False, True, False, True), size_bytes)
             index = flight.add(
-                body, key, headers, b"", message.deliver_at_ms or 0, message.priority, auto_key=message.key is None
+                body,
+                key,
+                headers,
+                b"",
+                message.deliver_at_ms or 0,
+                message.priority,
+                auto_key=message.key is None,
             )
             session.charge(flight, size_bytes)
             return _Open(flight, index, topic, message)
@@ -213,6 +219,6 @@ class Sender:
 
     def _await(self, one: _Open) -> None:
         self._land(one)
-        result = one.flight.result(one.index)
+        result = one.flight.result(one.place)
         if isinstance(result, TickwheelError):
             raise result

@@ -15,6 +15,7 @@ one::
 from __future__ import annotations
 
 import atexit
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -417,6 +418,19 @@ class Client:
         finally:
             self._client.converse(None)
             session.hang_up()
+
+    def close_with(self, owner: object) -> weakref.finalize[..., Any]:
+        """From now on it is closed when its owner is garbage, at the latest when the program ends. Pending requests are
+        not waited for then. Detach what is returned before closing the client otherwise."""
+        atexit.unregister(self._close_at_exit)
+        return weakref.finalize(owner, self._hang_up)
+
+    def _hang_up(self) -> None:
+        session, self._session = self._session, None
+        if session is not None and not session.is_forked:
+            self._client.converse(None)
+            with suppress(TickwheelError, RuntimeError):
+                session.hang_up()
 
     def _close_at_exit(self) -> None:
         with suppress(TickwheelError):

@@ -65,7 +65,7 @@ def reschedule(
         return WaitingTasks(client, queues_of(app, queues)).reschedule(task_id, eta)
 
 
-class Inspect(CeleryInspect):
+class Inspect(CeleryInspect):  # type: ignore[misc]
     """Celery's, where ``scheduled`` is answered by the broker as well."""
 
     def _request(self, command: str, **arguments: Any) -> Any:
@@ -81,10 +81,10 @@ class Inspect(CeleryInspect):
         return {**(replies or {}), **answer}
 
 
-class Control(CeleryControl):
+class Control(CeleryControl):  # type: ignore[misc]
     """Celery's, whose ``revoke`` cancels at the broker first. With the broker of another kind it is Celery's."""
 
-    @cached_property
+    @cached_property  # type: ignore[untyped-decorator]
     def inspect(self) -> Any:
         """A class: call it for an ``Inspect``."""
         return self.app.subclass_with_self(Inspect, reverse="control.inspect")

@@ -77,8 +77,8 @@ def refuse_protocol_1(message: Mapping[str, Any]) -> None:
 
 def put_back(task: Any = None, **_: Any) -> None:
     """For the signal ``task_prerun``: ``self.request.eta`` is what the sender said."""
-    request = getattr(task, "request", None)
-    eta = None if request is None else getattr(request, ETA_HEADER, None)
+    request: Any = getattr(task, "request", None)
+    eta = getattr(request, ETA_HEADER, None)
     if not eta:
         return
     if not request.eta:

@@ -47,7 +47,7 @@ class _Kept(msgspec.Struct, frozen=True):
     declared: list[Any]
 
 
-class _KeepingProducer(Producer):
+class _KeepingProducer(Producer):  # type: ignore[misc]
     """Keeps what it is to publish."""
 
     def __init__(self, connection: Any) -> None:

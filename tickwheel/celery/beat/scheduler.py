@@ -32,7 +32,7 @@ _MINUTE: Final = timedelta(minutes=1)
 _log: logging.Logger = get_logger(__name__)
 
 
-class TickwheelScheduler(Scheduler):
+class TickwheelScheduler(Scheduler):  # type: ignore[misc]
     """Celery's scheduler whose entries the broker keeps.
 
     It writes when it starts and when ``beat_schedule`` changes in its process. At other times it looks whether the

@@ -20,14 +20,13 @@ from tickwheel.celery.transport.consumer import QueueConsumer, is_stale
 from tickwheel.celery.transport.envelope import decode
 from tickwheel.celery.transport.message import Message
 from tickwheel.celery.transport.sending import outgoing
-from tickwheel.celery.transport.topology import Binding, Queue, Source, queue_of
+from tickwheel.celery.transport.topology import Binding, Source, queue_of
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.protocol.errors import (
     ClientClosed,
     GroupInUse,
     NotConnected,
-    TickwheelError,
     TopicInUse,
     UnknownGroup,
     UnknownTopic,
@@ -170,8 +169,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Cancels what no consumer has, tasks that wait for their time among them; how many. Raises TickwheelError."""
         purged = 0
-        broker = self._open.broker
-        for source in self._open.topology.sources(queue):
+        connection = self._open
+        broker = connection.broker
+        for source in connection.topology.sources(queue):
+            connection.settle(source.topic)
+            purged += connection.drop_waiting(source.topic, source.group)
             try:
                 if source.is_shared:
                     purged += _backlog(broker.group(source.topic, source.group))
@@ -184,15 +186,18 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         return purged
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> int:
-        """Deletes a queue with its messages; how many were ready. One that others read is emptied and stays. Raises
-        TickwheelError."""
+        """Deletes a queue with its messages, and ends its consumers here; how many messages were ready. One that others
+        read is emptied and stays. Raises TickwheelError."""
         connection = self._open
         size = self._size(queue)
         if if_empty and size:
             return 0
-        for consumer in [one for one in self._cancelled if one.queue.name == queue]:
-            self._leave(consumer)
         sources = connection.topology.sources(queue)
+        if not if_unused:
+            for channel in list(connection.channels):
+                channel.end_consumers(queue)
+        for channel in list(connection.channels):
+            channel.let_go(queue)
         own = Source(queue_topic(queue), GROUP)
         for source in {*sources, *([own] if not connection.topology.queue(queue).is_transient else [])}:
             try:
@@ -208,6 +213,18 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         connection.topology.forget_queue(queue)
         self._auto_deleted.discard(queue)
         return size
+
+    def end_consumers(self, queue: str) -> None:
+        """The queue is being deleted: it has no consumers any more."""
+        for tag in [tag for tag, one in self._consumers.items() if one.queue.name == queue]:
+            self._stop_consumer(tag)
+
+    def let_go(self, queue: str) -> None:
+        """What consumers that were cancelled still have of a queue is theirs no more."""
+        for consumer in [one for one in self._cancelled if one.queue.name == queue]:
+            gone = {feed.acks for feed in consumer.feeds}
+            self._unacked = {tag: held for tag, held in self._unacked.items() if held[0] not in gone}
+            self._leave(consumer)
 
     def after_reply_message_received(self, queue: str) -> None:
         """See ``kombu.transport.base.StdChannel``."""
@@ -225,6 +242,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         return sum(map(self._size_of, self._open.topology.sources(queue)))
 
     def _size_of(self, source: Source) -> int:
+        self._open.settle(source.topic)
         broker = self._open.broker
         try:
             return _backlog(broker.group(source.topic, source.group))
@@ -339,18 +357,24 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """No more messages for this consumer. Those that it has un-acked stay its own. Raises TickwheelError."""
-        consumer = self._consumers.pop(consumer_tag, None)
+        consumer = self._stop_consumer(consumer_tag)
         if consumer is None:
             return
-        if self.no_ack_consumers is not None:
-            self.no_ack_consumers.discard(consumer_tag)
-        consumer.stop()
-        self._cancelled.append(consumer)
         self._leave_what_is_settled()
         name = consumer.queue.name
         is_last = all(one.queue.name != name for one in self._consumers.values())
         if is_last and name in self._auto_deleted and not self._has_unacked_of(consumer):
             self.queue_delete(name, if_unused=True)
+
+    def _stop_consumer(self, consumer_tag: str) -> QueueConsumer | None:
+        consumer = self._consumers.pop(consumer_tag, None)
+        if consumer is None:
+            return None
+        if self.no_ack_consumers is not None:
+            self.no_ack_consumers.discard(consumer_tag)
+        consumer.stop()
+        self._cancelled.append(consumer)
+        return consumer
 
     def _has_unacked_of(self, consumer: QueueConsumer) -> bool:
         queues = {feed.acks for feed in consumer.feeds}
@@ -459,7 +483,6 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """So many messages may be un-acked at each consumer; 0: any number. Raises ClientClosed."""
-        self._open
         self._prefetch = prefetch_count
         for consumer in self._consumers.values():
             consumer.set_credit(prefetch_count)

@@ -9,7 +9,7 @@ hub polls next.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar
@@ -32,7 +32,7 @@ from tickwheel.protocol.messages import Delivery, FetchOk
 logger = logging.getLogger("tickwheel.celery")
 T = TypeVar("T")
 
-_TICK: Final = timedelta(milliseconds=100)
+_TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
@@ -66,10 +66,12 @@ class Connection:
         timeout_s = kombu_connection.connect_timeout or 5.0
         self.broker = sync.Client(url, connect_timeout=float(timeout_s), **options.client).try_to_open()
         self._session: BlockingSession = self.broker.session
+        self._ending = self.broker.close_with(self)
         self.leases = Leases(self._session, options.visibility_timeout)
         self.sender = Sender(self.broker, options)
         self._acks: dict[tuple[str, str], AckQueue] = {}
-        self._ready: deque[tuple[Feed, BaseMessage]] = deque()
+        self._ready: OrderedDict[Feed, deque[BaseMessage]] = OrderedDict()
+        """What came for each feed. The first one has its turn next, and then goes to the end."""
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
         self._lost_at: float | None = None
@@ -109,7 +111,7 @@ class Connection:
     @property
     def ready(self) -> int:
         """How many messages have come and were not handed out."""
-        return len(self._ready)
+        return sum(map(len, self._ready.values()))
 
     # -- carrying --
 
@@ -170,7 +172,7 @@ class Connection:
         self.detach()
         self._watch = Watch(self, loop)
         self._watch.follow()
-        if self._ready:
+        if self.ready:
             self._watch.ring()
 
     def detach(self, loop: Any = None) -> None:
@@ -186,9 +188,9 @@ class Connection:
         """See ``Sink``."""
         batch = Batch(delivery, feed.topic, feed.acks)
         are_new = self.leases.add(feed.acks, delivery.ids, delivery.epochs)
-        for message, is_new in zip(batch, are_new, strict=True):
-            if is_new:
-                self._ready.append((feed, message))
+        self._ready.setdefault(feed, deque()).extend(
+            message for message, is_new in zip(batch, are_new, strict=True) if is_new
+        )
         self._arrived.set()
         if self._watch is not None:
             self._watch.ring()
@@ -204,9 +206,8 @@ class Connection:
 
     def given_back(self, feed: Feed) -> None:
         """See ``Sink``. What is being worked on is kept in mind: when the broker delivers it again, it is not new."""
-        for one, message in [entry for entry in self._ready if entry[0] is feed]:
-            self.leases.take(one.acks, message.id)
-            self._ready.remove((one, message))
+        for message in self._ready.pop(feed, ()):
+            self.leases.take(feed.acks, message.id)
 
     def ended(self, feed: Feed, error: TickwheelError) -> None:
         """See ``Sink``."""
@@ -217,11 +218,25 @@ class Connection:
     # -- handing out --
 
     def deliver(self) -> bool:
-        """Hands out what came; whether there was something. Raises what a callback of the program raises."""
+        """Hands out all that came; whether there was something. Raises what a callback of the program raises."""
         has_delivered = False
-        while self._ready:
-            feed, message = self._ready.popleft()
-            consumer = self._consumers.get(feed)
+        while self.ready:
+            has_delivered = self._deliver_of_one() or has_delivered
+        return has_delivered
+
+    def _deliver_of_one(self) -> bool:
+        """Hands out what came for the feed whose turn it is; whether there was something."""
+        feed = next((one for one, messages in self._ready.items() if messages), None)
+        if feed is None:
+            return False
+        self._ready.move_to_end(feed)
+        waiting, consumer = self._ready[feed], self._consumers.get(feed)
+        has_delivered = False
+        for _ in range(len(waiting)):
+            try:
+                message = waiting.popleft()
+            except IndexError:  # a callback has asked for events, too
+                break
             if not self.leases.holds(feed.acks, message.id):
                 continue  # lost while it waited here
             if consumer is None:
@@ -231,12 +246,14 @@ class Connection:
         return has_delivered
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Hands out what came, or what comes within ``timeout`` seconds; None: without a limit. Raises
+        """Hands out what came for one consumer, or what comes within ``timeout`` seconds; None: without a limit. Raises
         ``socket.timeout``, and as `turn`."""
         waits = self._session.waits
         until = None if timeout is None else waits.now() + timeout
         self.turn()
-        while not self.deliver():
+        while not self._deliver_of_one():
+            if self.ready:
+                continue
             left_s = _SLICE_S if until is None else min(_SLICE_S, until - waits.now())
             if left_s <= 0:
                 raise TimeoutError("no message came in time")
@@ -247,7 +264,7 @@ class Connection:
     async def _arrival(self, timeout_s: float) -> None:
         waits = self._session.waits
         with waits.within(timeout_s):
-            while not self._ready and self._failure is None:
+            while not self.ready and self._failure is None:
                 if self._arrived.is_set():
                     self._arrived = waits.event()
                 await self._arrived.wait()
@@ -265,10 +282,12 @@ class Connection:
         """A subscription whose messages go to a consumer. Raises TickwheelError."""
         feed = Feed(self._session, self, self.acks_of(topic, group), topic, credit=credit, **options)
         self._consumers[feed] = consumer
+        self._ready[feed] = deque()
+        self._ready.move_to_end(feed, last=False)
         try:
             self.run(feed.open())
         except BaseException:
-            self._consumers.pop(feed, None)
+            del self._consumers[feed], self._ready[feed]
             raise
         return feed
 
@@ -277,8 +296,7 @@ class Connection:
         with _lost_is_fine():
             self.run(feed.stop())
         self._consumers.pop(feed, None)
-        unseen = [message.id for one, message in self._ready if one is feed]
-        self._ready = deque(entry for entry in self._ready if entry[0] is not feed)
+        unseen = [message.id for message in self._ready.pop(feed, ())]
         self.give_back(feed.acks, unseen, seen=False)
 
     def leave_feed(self, feed: Feed) -> None:
@@ -289,16 +307,34 @@ class Connection:
     def take_waiting(self, topic: str, group: str) -> BaseMessage | None:
         """A message that came for a consumer of this connection, and that no program has seen."""
         acks = self._acks.get((topic, group))
-        for entry in list(self._ready):
-            feed, message = entry
-            if feed.acks is acks and self.leases.holds(acks, message.id):
-                self._ready.remove(entry)
-                return message
+        for feed, waiting in self._ready.items():
+            while feed.acks is acks and waiting:
+                message = waiting.popleft()
+                if self.leases.holds(acks, message.id):
+                    return message
         return None
+
+    def settle(self, topic: str) -> None:
+        """Waits until what this process has sent to a topic just now is ready."""
+        self.sender.settle()
+        if was_sent_recently(self.broker.url, topic):
+            self.run(self._pause(_TICK_S / 4))
+
+    async def _pause(self, for_s: float) -> None:
+        with self._session.waits.within(for_s):
+            await self._session.waits.event().wait()
+
+    def drop_waiting(self, topic: str, group: str) -> int:
+        """Acks what came for consumers of this connection and no program has seen; how many."""
+        dropped = 0
+        while (message := self.take_waiting(topic, group)) is not None:
+            self.ack(message.acks, message.id)
+            dropped += 1
+        return dropped
 
     def fetch(self, topic: str, group: str) -> BaseMessage | None:
         """One message, if there is one. Raises TickwheelError."""
-        wait = _TICK if was_sent_recently(self.broker.url, topic) else None
+        wait = timedelta(seconds=_TICK_S) if was_sent_recently(self.broker.url, topic) else None
         options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
         call = FetchCall(self._session, options.request(topic, group))
 
@@ -370,6 +406,7 @@ class Connection:
             self._is_closed = True
             self.detach()
             self.leases.forget_all()
+            self._ending.detach()
             self.broker.close()
 
     def forget(self) -> None:
@@ -379,6 +416,7 @@ class Connection:
             self._watch.forget()
             self._watch = None
         self.channels.clear()
+        self._ending.detach()
         self.broker.close()
 
 

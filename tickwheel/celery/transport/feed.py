@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
@@ -66,7 +67,8 @@ class Feed:
         self.acks = acks
         self.is_cancelled = False
         self._conversation = conversation
-        self._sink = sink
+        # What a program drops without closing it must be collected, and its connection closed.
+        self._sink = weakref.ref(sink)
         self._is_limited = credit > 0
         self._credit = credit or UNLIMITED
         self._start = start
@@ -140,26 +142,29 @@ class Feed:
         """The broker agreed."""
         self._number = answer.subscription
         self.acks.resume(answer.group_id)
-        self._sink.leased_for(answer.ack_wait_ms / 1_000)
+        self.lease_told(answer.ack_wait_ms)
         self._conversation.attach(answer.subscription, self)
 
     def delivered(self, delivery: Delivery) -> None:
         """See ``Receiver``."""
-        self._sink.came(self, delivery)
+        if (sink := self._sink()) is not None:
+            sink.came(self, delivery)
 
     def revoked(self, ids: Sequence[int], epochs: Sequence[int]) -> None:
         """See ``Receiver``."""
-        self._sink.revoked(self, ids, epochs)
+        if (sink := self._sink()) is not None:
+            sink.revoked(self, ids, epochs)
 
     def lease_told(self, ack_wait_ms: int) -> None:
         """See ``Receiver``."""
-        self._sink.leased_for(ack_wait_ms / 1_000)
+        if (sink := self._sink()) is not None:
+            sink.leased_for(ack_wait_ms / 1_000)
 
     def connection_lost(self, *, given_back: bool) -> None:
         """See ``Receiver``."""
         self._number = None
-        if given_back:
-            self._sink.given_back(self)
+        if given_back and (sink := self._sink()) is not None:
+            sink.given_back(self)
 
     def forked(self, error: TickwheelError) -> None:
         """See ``Receiver``."""
@@ -168,7 +173,8 @@ class Feed:
     def fail(self, error: TickwheelError) -> None:
         """See ``Receiver``."""
         self._conversation.subscriptions.pop(self, None)
-        self._sink.ended(self, error)
+        if (sink := self._sink()) is not None:
+            sink.ended(self, error)
 
 
 class _SubscribeCall(RequestCall):

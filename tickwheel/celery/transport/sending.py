@@ -107,7 +107,7 @@ class _Open(NamedTuple):
     """A pipelined message that is not confirmed."""
 
     flight: SendFlight
-    index: int
+    place: int
     topic: str
     message: Outgoing
 
@@ -208,10 +208,12 @@ class Sender:
         if first is not None:
             raise first
 
-    def _look_at_unawaited(self) -> None:
-        while self._unawaited and (
-            len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set()
-        ):
+    def settle(self) -> None:
+        """Waits until what was sent so far is at the broker, transient messages too."""
+        self._look_at_unawaited(0)
+
+    def _look_at_unawaited(self, most: int = OPEN_MAX) -> None:
+        while self._unawaited and (len(self._unawaited) > most or self._unawaited[0].flight.done.is_set()):
             one = self._unawaited.popleft()
             try:
                 self._await(one)
@@ -220,6 +222,6 @@ class Sender:
 
     def _await(self, one: _Open) -> None:
         self._land(one)
-        result = one.flight.result(one.index)
+        result = one.flight.result(one.place)
         if isinstance(result, TickwheelError):
             raise result

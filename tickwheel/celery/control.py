@@ -104,15 +104,26 @@ class Control(CeleryControl):  # type: ignore[misc]
         a list of replies, and the broker's is one of them: ``{"tickwheel": {"ok": {id: outcome}}}``.
         ``queues``: to look through besides those of the app. Raises TickwheelError; then no worker was told.
         """
-        if not is_ours(self.app):
-            return super().revoke(task_id, destination, terminate, signal, **options)
-        wanted = [task_id] if isinstance(task_id, str) else list(task_id)
-        outcomes = cancel(self.app, wanted, queues=queues)
+        wanted = task_id if isinstance(task_id, str) else list(task_id)
+        outcomes = cancel(self.app, wanted, queues=queues) if is_ours(self.app) else None
         # Also of what was cancelled: a task that was being retried meanwhile has a message that was not there yet.
-        replies = super().revoke(wanted, destination, terminate, signal, **options)
-        if options.get("reply"):
-            return [*(replies or []), {"tickwheel": {"ok": outcomes}}]
-        return outcomes
+        told = {"task_id": wanted, "terminate": terminate, "signal": signal}
+        replies = super().broadcast("revoke", told, destination, **options)
+        if outcomes is None:
+            return replies
+        if not options.get("reply"):
+            return outcomes
+        answer = {"tickwheel": {"ok": outcomes}}
+        if options.get("callback"):
+            options["callback"](answer)
+        return [*(replies or []), answer]
+
+    def broadcast(self, command: str, arguments: Any = None, destination: Any = None, **options: Any) -> Any:
+        """As Celery's. A revoke that is broadcast by itself, as the program ``celery control revoke`` does, cancels at
+        the broker as well."""
+        if command == "revoke" and arguments and "task_id" in arguments:
+            return self.revoke(**arguments, destination=destination, **options)
+        return super().broadcast(command, arguments, destination, **options)
 
 
 def _as_inspected(task: WaitingTask, node: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tickwheel.celery.slots import mark_of, slot_of
 from tickwheel.celery.transport.envelope import ID_HEADER, TASK_HEADER, decode
 from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.results import CancelResult, RescheduleResult
-from tickwheel.errors import UnknownTopic
+from tickwheel.errors import Forbidden, UnknownTopic
 from tickwheel.stats import datetime_of
 
 _RETRIES_TRIED: Final = 16
@@ -144,6 +144,9 @@ class WaitingTasks:
 
         def carry_out(found: list[_Found]) -> None:
             results = change([one.message_id for one in found]) if found else []
+            self._check_rights(
+                [one for one, result in zip(found, results, strict=True) if result == "not_found"]
+            )
             for one, result in zip(found, results, strict=True):
                 outcome = _OUTCOMES[result]
                 outcomes[one.task_id] = min(outcomes[one.task_id], outcome, key=_WEIGHT.index)
@@ -156,6 +159,20 @@ class WaitingTasks:
         if others:
             carry_out([one for queue in self._queues for one in self._search(queue, others)])
         return outcomes, changed
+
+    def _check_rights(self, not_there: list[_Found]) -> None:
+        """What may not be changed is said not to be there, but it may be looked at. Raises Forbidden."""
+        seen = (
+            self._client.messages(ids=[one.message_id for one in not_there], max_body_bytes=0)
+            if not_there
+            else []
+        )
+        topics = sorted({message.topic for message in seen if message is not None})
+        if topics:
+            raise Forbidden(
+                f"The token does not allow to change tasks in {', '.join(topics)}.",
+                advice=f"It needs the right publish:{topics[0]}.",
+            )
 
     def _by_key(self, queue: Queue, task_ids: Iterable[str]) -> Iterator[_Found]:
         keys = {task_key(one, retries): one for one in task_ids for retries in range(_RETRIES_TRIED)}

@@ -20,7 +20,7 @@ from tickwheel.celery.beat.synchronisation import Synchronisation
 from tickwheel.celery.broker import client_of
 from tickwheel.celery.slots import SCHEDULE_HEADER, Mark, Slot
 from tickwheel.client.times import EPOCH
-from tickwheel.errors import NotConnected, TickwheelError
+from tickwheel.errors import ConfigError, TickwheelError
 
 _RETRY_S: Final = 5.0
 """Until a broker is asked again that could not be reached."""
@@ -125,7 +125,11 @@ class TickwheelScheduler(Scheduler):  # type: ignore[misc]
                 self._write()
             elif time.monotonic() - self._watched_at_s >= _WATCH_S:
                 self._watch()
-        except NotConnected as error:
+        except ConfigError:
+            raise
+        except (
+            TickwheelError
+        ) as error:  # it may be full, or be about to end, or a right is missing until it is given
             if self._said != str(error):
                 self._said = str(error)
                 _log.error("beat: %s It is tried again.", error)

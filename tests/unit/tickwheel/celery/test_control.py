@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery, chord
+from celery.result import ResultSet
 from celery.schedules import crontab
 from kombu import Exchange, Queue
 
 import tickwheel.celery
+from tests.integration.cli_harness import Shell
 from tests.support.celery_apps import app_of, arrivals, holding
-from tickwheel import sync
+from tickwheel import embedded, sync
 from tickwheel.celery import Outcome
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
 from tickwheel.celery.keys import task_key
-from tickwheel.errors import ConfigError, NaiveDatetime, NotConnected
+from tickwheel.errors import ConfigError, Forbidden, NaiveDatetime, NotConnected
 from tickwheel.testing import TestBroker, broker
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -179,6 +182,24 @@ def test_replies_are_those_of_celery_and_one_of_the_broker(app: Celery) -> None:
     ]
 
 
+def test_a_revoke_that_is_broadcast_cancels_too(app: Celery) -> None:
+    """As the program `celery control revoke` does."""
+    ids = [send(app, eta=START + HOUR) for _ in range(2)]
+    seen: list[Any] = []
+    replies = app.control.broadcast(
+        "revoke", arguments={"task_id": ids}, reply=True, timeout=0.1, callback=seen.append, destination=None
+    )
+    assert replies == seen == [{"tickwheel": {"ok": dict.fromkeys(ids, "cancelled")}}]
+    assert app.control.broadcast("shutdown", reply=True, timeout=0.1) == []
+
+
+def test_the_ways_of_results_lead_here(app: Celery) -> None:
+    first, second = (app.send_task("count", eta=START + HOUR) for _ in range(2))
+    first.revoke()
+    ResultSet([second], app=app).revoke()
+    assert {first.state, second.state} == {"REVOKED"}
+
+
 def test_another_time(app: Celery, shared: TestBroker) -> None:
     task_id = send(app, eta=START + HOUR)
     assert tickwheel.celery.reschedule(app, task_id, START + 3 * HOUR) is Outcome.RESCHEDULED
@@ -219,6 +240,26 @@ def test_inspect_is_answered_by_the_broker(app: Celery, shared: TestBroker) -> N
     json.dumps(replies)
     assert app.control.inspect(timeout=0.1, destination=["celery@other"]).scheduled() is None
     assert app.control.inspect(timeout=0.1).active() is None
+
+
+def test_a_task_that_may_only_be_looked_at_is_not_unknown(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    for name, grants in (("looks", ["query:*"]), ("changes", ["query:*", "publish:rights"])):
+        granted = [word for grant in grants for word in ("--grant", grant)]
+        shell.run("tokens", "create", name, *granted, "--out", f"{name}.token", "--data", "data")
+    with embedded(tmp_path / "data", listen_tcp=True, listen_port=0) as strict:
+        (url,) = [url for url in strict._runs().urls if url.startswith("tickwheel://")]
+        task_id = send(app_of("rights", strict.url), countdown=3600)
+        looks, changes = (
+            app_of("rights", url, broker_transport_options={"token_file": str(tmp_path / f"{name}.token")})
+            for name in ("looks", "changes")
+        )
+        assert [task.id for task in tickwheel.celery.scheduled(looks)] == [task_id]
+        with pytest.raises(Forbidden, match="needs the right publish:rights"):
+            tickwheel.celery.cancel(looks, task_id)
+        with pytest.raises(Forbidden):
+            tickwheel.celery.reschedule(looks, task_id, HOUR)
+        assert tickwheel.celery.cancel(changes, task_id) == {task_id: Outcome.CANCELLED}
 
 
 def test_another_broker_has_celerys_control() -> None:

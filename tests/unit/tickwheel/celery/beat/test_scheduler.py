@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, solar
 
+from tests.integration.cli_harness import Shell
 from tests.support.celery_apps import app_of, arrivals
-from tickwheel import sync
+from tickwheel import embedded, sync
 from tickwheel.celery.beat import scheduler as module
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
 from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import Slot
-from tickwheel.errors import UnknownSchedule
+from tickwheel.errors import ConfigError, UnknownSchedule
 from tickwheel.testing import TestBroker, broker
 
 START = datetime(2026, 3, 28, 11, 58, tzinfo=UTC)
@@ -302,6 +304,33 @@ def test_a_broker_that_is_not_there_is_asked_again(caplog: pytest.LogCaptureFixt
     with beat_of(app) as beat:
         assert beat.tick() == 5.0
     assert caplog.text.count("There is no connection") == 1
+
+
+def test_it_needs_to_publish_to_its_queues_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = Shell(tmp_path)
+    for name, topic in (("beat", "rights"), ("stranger", "elsewhere")):
+        grant, out = f"publish:{topic}", f"{name}.token"
+        shell.run("tokens", "create", name, "--grant", grant, "--out", out, "--data", "data")
+    with (
+        embedded(tmp_path / "data", listen_tcp=True, listen_port=0) as strict,
+        strict.sync_client() as client,
+    ):
+        (url,) = [url for url in strict._runs().urls if url.startswith("tickwheel://")]
+        for name, said in (("stranger", "may not publish"), ("beat", "the broker keeps 3 schedules: 3 new")):
+            options = {"token_file": str(tmp_path / f"{name}.token")}
+            often = {"task": "count", "schedule": 3600}
+            app = app_of("rights", url, {"hourly": HOURLY, "often": often}, broker_transport_options=options)
+            with caplog.at_level(logging.INFO, LOGGER), beat_of(app):
+                assert said in caplog.text
+        assert names(client, "rights") == {"celery.hourly", "celery.often", "celery.rights.backend_cleanup"}
+
+
+def test_another_broker_is_none_for_it() -> None:
+    beat = TickwheelScheduler(app_of("elsewhere", "memory://", {"hourly": HOURLY}))
+    with pytest.raises(ConfigError, match="which is not Tickwheel"):
+        beat.tick()
 
 
 def test_the_banner_names_the_broker() -> None:

@@ -10,7 +10,7 @@ from tickwheel.protocol.errors import TickwheelError
 
 @click.group(name="tickwheel")
 @click.pass_context
-@handle_preload_options
+@handle_preload_options  # type: ignore[untyped-decorator]
 def tickwheel(context: click.Context) -> None:
     """Look at the broker of Tickwheel that the app uses."""
 

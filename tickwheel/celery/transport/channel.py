@@ -293,7 +293,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         """Sends a message. Raises TickwheelError; BadArgument for a task of protocol 1 with an ETA."""
         connection = self._open
         exchange, routing_key = exchange or "", routing_key or ""
-        ours = outgoing(message, exchange, routing_key, connection.options)
+        declared = connection.topology.exchanges.get(exchange)
+        is_to_topics = declared is not None and declared.kind == "topic"
+        ours = outgoing(message, exchange, routing_key, connection.options, is_to_topics=is_to_topics)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
             if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(

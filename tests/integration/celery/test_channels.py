@@ -74,7 +74,11 @@ def test_a_direct_exchange_reaches_a_binding_that_the_sender_does_not_know(
 
 @pytest.mark.parametrize(
     ("pattern", "matches"),
-    [("task.*", ["task.sent"]), ("task.#", ["task", "task.sent", "task.sent.now"]), ("#.now", ["task.sent.now"])],
+    [
+        ("task.*", ["task.sent"]),
+        ("task.#", ["task", "task.sent", "task.sent.now"]),
+        ("#.now", ["task.sent.now"]),
+    ],
 )
 def test_patterns_of_topic_exchanges(
     here: kombu.Connection, there: kombu.Connection, queue: str, pattern: str, matches: list[str]

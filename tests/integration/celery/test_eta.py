@@ -91,7 +91,9 @@ def test_it_has_a_key_by_which_it_is_cancelled(shared: TestBroker, queue: str) -
         assert found is not None
         assert found.headers == {"celery-task": "report", "celery-id": task_id}
         send(app, queue, eta=eta, retries=1, task_id=task_id)
-        send(app, queue, eta=eta, retries=1, task_id=task_id)  # under the same id again: it is another message
+        send(
+            app, queue, eta=eta, retries=1, task_id=task_id
+        )  # under the same id again: it is another message
         messages = client.browse(queue)
         keys = [message.key for message in messages]
         assert keys[:2] == [task_key(task_id), task_key(task_id, 1)]

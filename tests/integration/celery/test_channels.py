@@ -179,6 +179,10 @@ def test_queues_that_delete_themselves_leave_nothing(
         (group,) = client.groups(f"x.fan-{queue}")
         assert group.ephemeral_ms == 60_000, "should this process be killed"
         reader.consumer.cancel()
+        here.Producer().publish("meanwhile", exchange=exchange)
+        reader.consumer.consume()
+        assert reader.wait_for(1) == ["meanwhile"], "a consumer that comes back has missed nothing"
+        here.release()
         assert client.groups(f"x.fan-{queue}") == []
 
 

@@ -63,6 +63,8 @@ class Connection:
         self.options = options
         self.topology = Topology()
         self.channels: list[Any] = []
+        self.auto_deleted: set[str] = set()
+        """Queues that end with their consumers here."""
         self.readers: dict[str, tuple[bool, float]] = {}
         """Whether a topic has groups, and until when (of the client's clock) that is believed."""
         timeout_s = kombu_connection.connect_timeout or 5.0
@@ -418,6 +420,12 @@ class Connection:
             self.leases.forget_all()
             self._ending.detach()
             self.broker.close()
+
+    def end_at_once(self) -> None:
+        """As if this process had died: nothing is said to the broker."""
+        self._is_closed = True
+        self.detach()
+        self._ending()
 
     def forget(self) -> None:
         """This process is a child of the one whose connection it is."""

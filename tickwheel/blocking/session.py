@@ -115,6 +115,7 @@ class BlockingSession(Conversation):
             self.monitor.read_at_once()
             if is_due:  # then that was all that it did
                 self.monitor.read_at_once()
+            self.hand_over()  # what came may have left something to say, and the caller may not come again soon
 
         self.monitor.hold(turned)
 

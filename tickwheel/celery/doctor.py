@@ -76,7 +76,7 @@ def _broker(client: sync.Client) -> Iterator[Finding]:
     began_s = time.time()
     now_ms = client.stats().now_ms
     ended_s = time.time()
-    yield Finding("ok", "broker", f"{client.url} answered in {(ended_s - began_s) * 1_000:.1f} ms")
+    yield Finding("ok", "broker", f"{client.url} answers in {(ended_s - began_s) * 1_000:.1f} ms")
     apart_ms = max(began_s * 1_000 - now_ms, now_ms - ended_s * 1_000)
     if apart_ms > _CLOCKS_APART_MS:
         yield Finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from typing import Any, Final
@@ -55,8 +56,6 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         self._unacked: dict[str, tuple[AckQueue, int]] = {}
         """By delivery tag, in the order in which they were handed out."""
         self._prefetch = 0
-        self._auto_deleted: set[str] = set()
-        """Queues that end with their last consumer here."""
         connection.channels.append(self)
 
     @property
@@ -124,7 +123,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             topology.declare_queue(queue_of(name, options, expires_ms))
         declared = topology.queue(name)
         if declared.is_auto_deleted:
-            self._auto_deleted.add(name)
+            self._open.auto_deleted.add(name)
         return queue_declare_ok_t(name, 0 if declared.is_transient else self._size(name), 0)
 
     def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
@@ -211,7 +210,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 if not if_unused:
                     self.queue_purge(queue)
         connection.topology.forget_queue(queue)
-        self._auto_deleted.discard(queue)
+        connection.auto_deleted.discard(queue)
         return size
 
     def end_consumers(self, queue: str) -> None:
@@ -293,7 +292,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         """Sends a message. Raises TickwheelError; BadArgument for a task of protocol 1 with an ETA."""
         connection = self._open
         exchange, routing_key = exchange or "", routing_key or ""
-        ours = outgoing(message, exchange, routing_key, connection.options)
+        declared = connection.topology.exchanges.get(exchange)
+        is_to_topics = declared is not None and declared.kind == "topic"
+        ours = outgoing(message, exchange, routing_key, connection.options, is_to_topics=is_to_topics)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
             if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(
@@ -362,9 +363,16 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             return
         self._leave_what_is_settled()
         name = consumer.queue.name
-        is_last = all(one.queue.name != name for one in self._consumers.values())
-        if is_last and name in self._auto_deleted and not self._has_unacked_of(consumer):
-            self.queue_delete(name, if_unused=True)
+        if name in self._open.auto_deleted and not self._has_unacked_of(consumer):
+            self._delete_own_topic(name)
+
+    def _delete_own_topic(self, queue: str) -> None:
+        """The queue deletes itself. What is a group of an exchange ends by itself, or with the connection: so a
+        consumer that soon comes back, as that of a worker's commands does after an error, has missed nothing."""
+        for source in self._open.topology.sources(queue):
+            if not source.is_shared:
+                with suppress(UnknownTopic, TopicInUse):
+                    self._open.broker.delete_topic(source.topic)
 
     def _stop_consumer(self, consumer_tag: str) -> QueueConsumer | None:
         consumer = self._consumers.pop(consumer_tag, None)
@@ -500,7 +508,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             return
         try:
             if connection.is_usable:
-                self._close_in_order()
+                self._close_in_order(connection)
         except (NotConnected, ClientClosed):
             pass  # then all that is left to do is done when leases and groups end
         finally:
@@ -509,14 +517,15 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 connection.channels.remove(self)
             self.connection = None
 
-    def _close_in_order(self) -> None:
+    def _close_in_order(self, connection: Connection) -> None:
+        ended = [*self._consumers.values(), *self._cancelled]
         for tag in list(self._consumers):
             self.basic_cancel(tag)
         self._give_back_all()
         for consumer in list(self._cancelled):
             self._leave(consumer)
-        for queue in list(self._auto_deleted):
-            self.queue_delete(queue, if_unused=True)
+        for queue in connection.auto_deleted & {one.queue.name for one in ended}:
+            self._delete_own_topic(queue)
 
 
 def _backlog(group: Any) -> int:

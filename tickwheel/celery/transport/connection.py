@@ -12,6 +12,8 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
@@ -61,6 +63,8 @@ class Connection:
         self.options = options
         self.topology = Topology()
         self.channels: list[Any] = []
+        self.auto_deleted: set[str] = set()
+        """Queues that end with their consumers here."""
         self.readers: dict[str, tuple[bool, float]] = {}
         """Whether a topic has groups, and until when (of the client's clock) that is believed."""
         timeout_s = kombu_connection.connect_timeout or 5.0
@@ -70,8 +74,10 @@ class Connection:
         self.leases = Leases(self._session, options.visibility_timeout)
         self.sender = Sender(self.broker, options)
         self._acks: dict[tuple[str, str], AckQueue] = {}
-        self._ready: OrderedDict[Feed, deque[BaseMessage]] = OrderedDict()
-        """What came for each feed. The first one has its turn next, and then goes to the end."""
+        self._ready: OrderedDict[Feed, deque[tuple[int, BaseMessage]]] = OrderedDict()
+        """What came for each feed, with its number in the order of all. The first feed has its turn next, and then goes
+        to the end."""
+        self._number = count()
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
         self._lost_at: float | None = None
@@ -189,7 +195,7 @@ class Connection:
         batch = Batch(delivery, feed.topic, feed.acks)
         are_new = self.leases.add(feed.acks, delivery.ids, delivery.epochs)
         self._ready.setdefault(feed, deque()).extend(
-            message for message, is_new in zip(batch, are_new, strict=True) if is_new
+            (next(self._number), message) for message, is_new in zip(batch, are_new, strict=True) if is_new
         )
         self._arrived.set()
         if self._watch is not None:
@@ -206,7 +212,7 @@ class Connection:
 
     def given_back(self, feed: Feed) -> None:
         """See ``Sink``. What is being worked on is kept in mind: when the broker delivers it again, it is not new."""
-        for message in self._ready.pop(feed, ()):
+        for _, message in self._ready.pop(feed, ()):
             self.leases.take(feed.acks, message.id)
 
     def ended(self, feed: Feed, error: TickwheelError) -> None:
@@ -217,12 +223,14 @@ class Connection:
 
     # -- handing out --
 
-    def deliver(self) -> bool:
-        """Hands out all that came; whether there was something. Raises what a callback of the program raises."""
-        has_delivered = False
-        while self.ready:
-            has_delivered = self._deliver_of_one() or has_delivered
-        return has_delivered
+    def deliver(self) -> None:
+        """Hands out all that came, in the order in which it came, so that a command overtakes no task. Raises what a
+        callback of the program raises."""
+        while True:
+            waiting = [(messages[0][0], feed) for feed, messages in self._ready.items() if messages]
+            if not waiting:
+                return
+            self._deliver_next(min(waiting, key=itemgetter(0))[1])
 
     def _deliver_of_one(self) -> bool:
         """Hands out what came for the feed whose turn it is; whether there was something."""
@@ -230,20 +238,24 @@ class Connection:
         if feed is None:
             return False
         self._ready.move_to_end(feed)
-        waiting, consumer = self._ready[feed], self._consumers.get(feed)
         has_delivered = False
-        for _ in range(len(waiting)):
-            try:
-                message = waiting.popleft()
-            except IndexError:  # a callback has asked for events, too
-                break
-            if not self.leases.holds(feed.acks, message.id):
-                continue  # lost while it waited here
-            if consumer is None:
-                self.give_back(feed.acks, [message.id], seen=False)
-                continue
-            has_delivered = consumer.take(feed, message) or has_delivered
+        for _ in range(len(self._ready[feed])):
+            has_delivered = self._deliver_next(feed) or has_delivered
         return has_delivered
+
+    def _deliver_next(self, feed: Feed) -> bool:
+        """Hands out the next message of a feed; whether it did."""
+        try:
+            _, message = self._ready[feed].popleft()
+        except (KeyError, IndexError):  # a callback has asked for events, too, or cancelled the consumer
+            return False
+        if not self.leases.holds(feed.acks, message.id):
+            return False  # lost while it waited here
+        consumer = self._consumers.get(feed)
+        if consumer is None:
+            self.give_back(feed.acks, [message.id], seen=False)
+            return False
+        return consumer.take(feed, message)
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Hands out what came for one consumer, or what comes within ``timeout`` seconds; None: without a limit. Raises
@@ -296,7 +308,7 @@ class Connection:
         with _lost_is_fine():
             self.run(feed.stop())
         self._consumers.pop(feed, None)
-        unseen = [message.id for message in self._ready.pop(feed, ())]
+        unseen = [message.id for _, message in self._ready.pop(feed, ())]
         self.give_back(feed.acks, unseen, seen=False)
 
     def leave_feed(self, feed: Feed) -> None:
@@ -309,7 +321,7 @@ class Connection:
         acks = self._acks.get((topic, group))
         for feed, waiting in self._ready.items():
             while feed.acks is acks and waiting:
-                message = waiting.popleft()
+                _, message = waiting.popleft()
                 if self.leases.holds(acks, message.id):
                     return message
         return None
@@ -408,6 +420,12 @@ class Connection:
             self.leases.forget_all()
             self._ending.detach()
             self.broker.close()
+
+    def end_at_once(self) -> None:
+        """As if this process had died: nothing is said to the broker."""
+        self._is_closed = True
+        self.detach()
+        self._ending()
 
     def forget(self) -> None:
         """This process is a child of the one whose connection it is."""

@@ -66,11 +66,20 @@ class Outgoing(NamedTuple):
     headers: dict[str, str] | None
     deliver_at_ms: int | None
     priority: int
-    is_transient: bool
+    is_event: bool
+    """Transient, and to a topic exchange: nothing waits until it is stored."""
 
 
-def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, options: Options) -> Outgoing:
-    """From what ``Channel.prepare_message`` made. Raises BadArgument, and what JSON raises."""
+def outgoing(
+    message: Mapping[str, Any],
+    exchange: str,
+    routing_key: str,
+    options: Options,
+    *,
+    is_to_topics: bool = False,
+) -> Outgoing:
+    """From what ``Channel.prepare_message`` made; ``is_to_topics``: to an exchange of type topic. Raises BadArgument,
+    and what JSON raises."""
     headers: dict[str, Any] = message.get("headers") or {}
     due_ms, key = None, None
     if options.eta == "broker":
@@ -79,10 +88,10 @@ def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, option
     elif ETA_HEADER in headers:
         headers = {name: value for name, value in headers.items() if name != ETA_HEADER}
     properties = message["properties"]
-    is_transient = properties.get("delivery_mode") == _TRANSIENT and due_ms is None
+    is_event = is_to_topics and properties.get("delivery_mode") == _TRANSIENT and due_ms is None
     # By its key a task is found again, also to say that a worker was given it. What is confirmed with others has any
     # key, so that it need not be looked at whether that is taken.
-    if due_ms is not None or (options.publish == "confirmed" and not is_transient):
+    if due_ms is not None or (options.publish == "confirmed" and not is_event):
         key = eta_key(headers)
     return Outgoing(
         body=encode({**message, "headers": headers}, exchange, routing_key),
@@ -90,7 +99,7 @@ def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, option
         headers=broker_headers(headers),
         deliver_at_ms=due_ms,
         priority=broker_priority(properties.get("priority")),
-        is_transient=is_transient,
+        is_event=is_event,
     )
 
 
@@ -123,12 +132,12 @@ class Sender:
         self._unawaited: deque[_Open] = deque()
 
     def send(self, topic: str, message: Outgoing) -> None:
-        """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or transient. Raises
+        """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or an event. Raises
         TickwheelError, of an earlier pipelined one too."""
         note_sent(self._client.url, topic)
         if message.key is not None:
             self._send_once(topic, message, message.key)
-        elif message.is_transient:
+        elif message.is_event:
             self._unawaited.append(self._begin(topic, message))
             if len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set():
                 self._look_at_unawaited()
@@ -209,7 +218,7 @@ class Sender:
             raise first
 
     def settle(self) -> None:
-        """Waits until what was sent so far is at the broker, transient messages too."""
+        """Waits until what was sent so far is at the broker, events too."""
         self._look_at_unawaited(0)
 
     def _look_at_unawaited(self, most: int = OPEN_MAX) -> None:
@@ -218,7 +227,7 @@ class Sender:
             try:
                 self._await(one)
             except TickwheelError as error:
-                logger.warning("a transient message to %r was lost: %s", one.topic, error)
+                logger.warning("an event to %r was lost: %s", one.topic, error)
 
     def _await(self, one: _Open) -> None:
         self._land(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import kombu.exceptions
@@ -21,6 +22,8 @@ from tickwheel.protocol.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+
+logger = logging.getLogger("tickwheel.celery")
 
 
 class Management(base.Management):  # type: ignore[misc]
@@ -71,8 +74,16 @@ class Transport(base.Transport):  # type: ignore[misc]
         return Connection(client, url_of(client), options_of(client.transport_options, client.ssl))
 
     def close_connection(self, connection: Connection) -> None:
-        """Closes it."""
-        connection.close()
+        """Closes it, and deletes the queues that end with it."""
+        try:
+            if connection.auto_deleted and connection.is_usable:
+                with Channel(connection) as channel:
+                    for queue in sorted(connection.auto_deleted):
+                        channel.queue_delete(queue, if_unused=True)
+        except self.recoverable_connection_errors as error:
+            logger.debug("queues were not deleted, they end by themselves: %s", error)
+        finally:
+            connection.close()
 
     def create_channel(self, connection: Connection) -> Channel:
         """Another channel."""

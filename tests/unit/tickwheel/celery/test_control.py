@@ -205,6 +205,7 @@ def test_another_time(app: Celery, shared: TestBroker) -> None:
     assert tickwheel.celery.reschedule(app, task_id, START + 3 * HOUR) is Outcome.RESCHEDULED
     assert [task.eta for task in tickwheel.celery.scheduled(app)] == [START + 3 * HOUR]
     assert tickwheel.celery.reschedule(app, task_id, timedelta(0)) is Outcome.RESCHEDULED
+    shared.clock.advance(timedelta(milliseconds=1))
     with arrivals(app) as wait:
         assert [task["id"] for task in wait(1)] == [task_id]
     assert tickwheel.celery.reschedule(app, task_id, HOUR) is Outcome.ALREADY_DELIVERED

@@ -114,6 +114,7 @@ def judge(name: str, python: str, folder: Path) -> list[str]:
         port = stack.enter_context(redis(folder)) if suite.wants_redis else 0
         daemon = stack.enter_context(Daemon(folder / name))
         environment = {
+            "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "REDIS_HOST": "127.0.0.1",
             "REDIS_PORT": str(port),

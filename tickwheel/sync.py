@@ -376,8 +376,7 @@ class Client:
         return self._open(is_patient=True)
 
     def try_to_open(self) -> Client:
-        """As entering its block, but each node is tried once only, for programs that try again by themselves. Raises
-        NotConnected."""
+        """As entering its block, but each node is tried once only. Raises NotConnected."""
         return self._open(is_patient=False)
 
     def _open(self, *, is_patient: bool) -> Client:
@@ -420,8 +419,8 @@ class Client:
             session.hang_up()
 
     def close_with(self, owner: object) -> weakref.finalize[..., Any]:
-        """From now on it is closed when its owner is garbage, at the latest when the program ends. Pending requests are
-        not waited for then. Detach what is returned before closing the client otherwise."""
+        """It is closed, without waiting, when its owner is garbage or the program ends, unless what this returns is
+        detached before."""
         atexit.unregister(self._close_at_exit)
         return weakref.finalize(owner, self._hang_up)
 
@@ -449,8 +448,7 @@ class Client:
 
     @property
     def session(self) -> BlockingSession:
-        """Its conversation with the broker, for what carries it on by itself, such as the event loop of a framework.
-        Raises ClientClosed, ClientForked."""
+        """Its conversation, for an event loop that carries it on by itself. Raises ClientClosed, ClientForked."""
         return self._running
 
     def subscribe(

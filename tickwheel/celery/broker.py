@@ -36,7 +36,9 @@ def client_of(app: Celery, name: str) -> sync.Client:
         options = options_of(connection.transport_options, connection.ssl)
         timeout_s = float(connection.connect_timeout or _CONNECT_TIMEOUT_S)
         given: Any = {"connect_timeout": timeout_s, **options.client, "name": name}
-        return sync.Client(url_of(connection), **given)
+        # Of a cluster Kombu tries one node after the other, and this client knows them all.
+        urls = [*connection.alt] if len(connection.alt or ()) > 1 else url_of(connection)
+        return sync.Client(urls, **given)
 
 
 def queues_of(app: Celery, names: Iterable[str] = ()) -> list[Queue]:

@@ -225,10 +225,6 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             self._unacked = {tag: held for tag, held in self._unacked.items() if held[0] not in gone}
             self._leave(consumer)
 
-    def after_reply_message_received(self, queue: str) -> None:
-        """See ``kombu.transport.base.StdChannel``."""
-        self.queue_delete(queue)
-
     def _is_there(self, queue: str) -> bool:
         try:
             self._open.broker.topic(queue_topic(queue))

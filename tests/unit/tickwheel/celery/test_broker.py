@@ -16,6 +16,7 @@ from tickwheel.errors import BadArgument, ConfigError
         ("tickwheel://127.0.0.1:7533", "tickwheel://127.0.0.1:7533"),
         ("tickwheel+unix:///run/tickwheel.sock", "tickwheel+unix:///run/tickwheel.sock"),
         ("tickwheels://broker.example:7411", "tickwheels://broker.example:7411"),
+        ("tickwheel://a:7411;tickwheel://b:7411", "tickwheel://a:7411,b:7411"),
     ],
 )
 def test_the_client_has_the_url_of_the_app(url: str, shown: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -184,6 +186,19 @@ def test_queues_that_delete_themselves_leave_nothing(
         assert reader.wait_for(1) == ["meanwhile"], "a consumer that comes back has missed nothing"
         here.release()
         assert client.groups(f"x.fan-{queue}") == []
+
+
+def test_a_program_that_imports_nothing_names_the_transport(daemon: Daemon, queue: str) -> None:
+    program = """
+import sys
+from celery import Celery
+app = Celery(broker=sys.argv[1])
+app.conf.broker_transport = "tickwheel.celery:Transport"
+app.send_task("report", queue=sys.argv[2])
+"""
+    subprocess.run([sys.executable, "-c", program, daemon.url, queue], check=True)
+    with tickwheel.sync.Client(daemon.url) as client:
+        assert client.topic(queue).messages == 1
 
 
 def test_pipelined_messages_are_confirmed_at_the_end(daemon: Daemon, queue: str) -> None:

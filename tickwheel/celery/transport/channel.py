@@ -302,8 +302,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         if mandatory and not has_route:
             self._returned(message, exchange, routing_key)
 
-    def _has_readers(self, topic: str) -> bool:
-        """Whether a queue is bound there. Without one a message has no route, and AMQP forgets it."""
+    def _has_readers(self, topic: str, *, is_to_topics: bool) -> bool:
+        """Whether a queue is bound there. Without one a message has no route, and AMQP forgets it. That there is none is
+        believed for a second where events go, which are many, and else looked at each time."""
         connection = self._open
         now = connection.broker.session.waits.now()
         known = connection.readers.get(topic)
@@ -315,7 +316,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             has_readers = False
         if len(connection.readers) >= _READERS_REMEMBERED:
             connection.readers.clear()
-        connection.readers[topic] = has_readers, now + (_READERS_S if has_readers else _NO_READERS_S)
+        believed_s = _READERS_S if has_readers else _NO_READERS_S if is_to_topics else 0.0
+        connection.readers[topic] = has_readers, now + believed_s
         return has_readers
 
     def _returned(self, message: Mapping[str, Any], exchange: str, routing_key: str) -> None:

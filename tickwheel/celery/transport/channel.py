@@ -293,9 +293,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         ours = outgoing(message, exchange, routing_key, connection.options, is_to_topics=is_to_topics)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
-            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(
-                topic
-            ):
+            needs_readers = connection.topology.needs_readers(topic, exchange, routing_key)
+            if needs_readers and not self._has_readers(topic, is_to_topics=is_to_topics):
                 continue
             has_route = True
             connection.sender.send(topic, ours)
@@ -303,8 +302,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             self._returned(message, exchange, routing_key)
 
     def _has_readers(self, topic: str, *, is_to_topics: bool) -> bool:
-        """Whether a queue is bound there. Without one a message has no route, and AMQP forgets it. That there is none is
-        believed for a second where events go, which are many, and else looked at each time."""
+        """Whether a queue is bound there. Without one a message has no route, and AMQP forgets it. That there is none
+        is believed for a second where events go, which are many, and else looked at each time."""
         connection = self._open
         now = connection.broker.session.waits.now()
         known = connection.readers.get(topic)

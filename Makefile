@@ -13,6 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SANITIZED := build/sanitize
 CONTRACT := .venv-contract
 ROCKETMQ := .venv-rocketmq
+CELERY := .venv-celery
 
 # Of what pip says while it installs, the lines that tell how far it is.
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
@@ -35,6 +36,7 @@ TEST_JOBS ?= $(shell expr $$(nproc) \* 2 + 1)
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 CONTRACT_ARGS ?=
+CELERY_ARGS ?=
 FUZZ_SECONDS ?= 60
 HOURS ?= 6
 
@@ -123,6 +125,18 @@ $(ROCKETMQ)/.created:
 	@echo "Making a virtual environment in $(ROCKETMQ)."
 	@python3 -m venv $(ROCKETMQ)
 	@$(ROCKETMQ)/bin/pip --disable-pip-version-check --quiet install 'rocketmq-python-client==5.1.2'
+	@touch $@
+
+# The suites want other versions of what the tests use. Results need a Redis server, from Debian's package.
+.PHONY: celery-suites
+celery-suites: $(VENV)/.dev $(VENV)/.compiled $(CELERY)/.created ## Run Kombu's and Celery's own tests with a broker of Tickwheel (CELERY_ARGS="kombu-unit celery-canvas"); needs redis-server
+	$(BIN)/python -m tests.interop.celery.run --python $(CELERY)/bin/python $(CELERY_ARGS)
+
+$(CELERY)/.created: tests/interop/celery/requirements.txt
+	@echo "Making a virtual environment in $(CELERY): about 150 MB."
+	@python3 -m venv $(CELERY)
+	@$(CELERY)/bin/pip --disable-pip-version-check --quiet install -r tests/interop/celery/requirements.txt
+	@$(CELERY)/bin/pip --disable-pip-version-check --quiet install -e .
 	@touch $@
 
 # Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are

@@ -58,7 +58,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"client.client"},
         {"tracing", "sync", "sharing.attempts", "sharing.listener", "sharing.private_file"},
         {"sharing"},
-        {"_embedded", "outbox"},
+        {"_embedded", "outbox", "celery"},
         {"spark", "web"},
         {"testing"},
         {"__main__"},

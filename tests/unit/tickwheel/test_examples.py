@@ -16,6 +16,12 @@ from tests.support.profile import PROFILE, QUICK
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
+    "celery_app.py": [
+        "2 + 3 = 5",
+        "order 17 is not paid",
+        "held by workers: 0",
+        "waiting at the broker: 1",
+    ],
     "endpoints.py": [
         "the broker made a secret: True",
         "there is one already",
@@ -146,6 +152,14 @@ SAYS = {
         "acked billing",
         "complete: True",
     ],
+    "celery_schedules.py": [
+        "reschedule: rescheduled",
+        "revoke: cancelled",
+        "revoke again: unknown",
+        "waits: shop.remind ('order 17',) until 2032-01-01",
+        "the broker sends a report at: 30 6 * * * Europe/Paris",
+        "the broker polls every: 0:00:10",
+    ],
     "consumers.py": [
         "to ada: sent in attempt 1",
         "to bob: the server is busy",
@@ -197,8 +211,9 @@ SAYS = {
 }
 
 
-#: What they show is tested elsewhere, and each starts Spark.
+#: What they show is tested elsewhere, and each starts Spark, or a worker of Celery.
 SLOW = {
+    "celery_app.py": pytest.mark.ci,
     "order_timeouts_spark.py": pytest.mark.ci,
     "spark_archive.py": pytest.mark.soak,
     "spark_messages.py": pytest.mark.soak,

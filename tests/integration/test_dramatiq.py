@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import dramatiq
@@ -309,6 +308,20 @@ def test_urgent_ones_are_first(broker: TickwheelBroker) -> None:
         broker.join("default", timeout=JOIN_MS)
     assert order.count("urgent") == order.count("patient") == 6
     assert order[:4].count("urgent") >= 3
+
+
+def test_one_thread_works_in_the_order_of_sending(broker: TickwheelBroker) -> None:
+    seen: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def note(number: int) -> None:
+        seen.append(number)
+
+    with working(broker, threads=1):
+        for number in range(30):
+            note.send(number)
+        broker.join("default", timeout=JOIN_MS)
+    assert seen == list(range(30))
 
 
 def test_a_worker_holds_no_more_than_its_prefetch_and_gives_back_what_it_did_not_begin(

@@ -50,7 +50,9 @@ class BrokerRetries(Retries):
         if message.failed:  # before it was begun
             return
         seen: Any = _GivingBack(broker, message) if isinstance(message, DeliveredMessage) else broker
-        super().after_process_message(seen, message, result=result, exception=exception)
+        super().after_process_message(  # type: ignore[no-untyped-call]
+            seen, message, result=result, exception=exception
+        )
 
 
 class _GivingBack:

@@ -414,6 +414,11 @@ def test_what_recurs_is_a_schedule_of_the_broker(broker: TickwheelBroker) -> Non
             await until(lambda: seen_one(ids[1:]))
             await often.unschedule()
         assert len(set(ids)) == len(ids) >= 2
+        rare = await tick.schedule_by_interval(source, timedelta(hours=5))
+        before = len(ids)
+        async with working(broker):  # the first one is due now
+            await until(lambda: seen_one(ids[before:]))
+        await rare.unschedule()
         daily = ScheduledTask(
             task_name=tick.task_name,
             labels={},

@@ -64,7 +64,9 @@ class TickwheelScheduleSource(ScheduleSource):
             assert schedule.interval is not None
             every = schedule.interval
             seconds = every if isinstance(every, timedelta) else timedelta(seconds=every)
-            await self._add_recurring(schedule, every=seconds, start=datetime.now(UTC))
+            await self._add_recurring(schedule, every=seconds, start=datetime.now(UTC) + seconds)
+            # The first one is due now, by whatever clock.
+            await self._broker.client.trigger_schedule(self._name(schedule.schedule_id))
 
     async def _add_once(self, schedule: ScheduledTask, time: datetime) -> None:
         labels = {name: value for name, value in schedule.labels.items() if name not in (DELAY, KEY)}

@@ -25,7 +25,7 @@ def broker_of(url: str) -> dramatiq.Broker:
     if url.startswith("redis://"):
         from dramatiq.brokers.redis import RedisBroker
 
-        return RedisBroker(url=url)  # type: ignore[no-untyped-call]
+        return RedisBroker(url=url)
     from tickwheel.dramatiq import TickwheelBroker
 
     return TickwheelBroker(url)
@@ -98,7 +98,8 @@ def main() -> None:
     """See the module."""
     what, url, options = sys.argv[1:]
     broker = broker_of(url)
-    figures = {"send": send, "work": work}[what](broker, **json.loads(options))
+    given = json.loads(options)
+    figures = send(broker, **given) if what == "send" else work(broker, **given)
     print(json.dumps(figures), flush=True)
 
 

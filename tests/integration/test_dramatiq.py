@@ -310,6 +310,9 @@ def test_urgent_ones_are_first(broker: TickwheelBroker) -> None:
     assert order[:4].count("urgent") >= 3
 
 
+@pytest.mark.skipif(
+    not hasattr(dramatiq.worker, "_WorkQueueItem"), reason="workers of Dramatiq 2.1 keep no order"
+)
 def test_one_thread_works_in_the_order_of_sending(broker: TickwheelBroker) -> None:
     seen: list[int] = []
 

@@ -257,6 +257,44 @@ def test_attempts_that_no_worker_survived_count_with_the_brokers_retries(
     assert len(dead(client, counting)) == 1
 
 
+def test_many_at_once(broker: TickwheelBroker, client: sync.Client) -> None:
+    seen: list[int] = []
+
+    @dramatiq.actor(broker=broker, queue_name="many")
+    def note(number: int) -> None:
+        seen.append(number)
+
+    @dramatiq.actor(broker=broker, queue_name="many", priority=5)
+    def late(number: int) -> None:
+        seen.append(number)
+
+    @dramatiq.actor(broker=broker, queue_name="others")
+    def other(number: int) -> None:
+        seen.append(number)
+
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    old = note.message_with_options(args=(999,), eta=int(due.timestamp() * 1_000))
+    sent = broker.enqueue_many(
+        [
+            *(note.message(n) for n in range(100)),
+            late.message(100),
+            *(other.message(n) for n in (101, 102)),
+            old,
+        ]
+    )
+    assert [one.args[0] for one in sent] == [*range(103), 999]
+    broker.enqueue_many([note.message(1_000)], delay=3_600_000)
+    waiting = client.browse(broker.topic_of("many"), states="scheduled")
+    assert waiting[0].deliver_at == due
+    assert len(waiting) == 2
+    assert all(broker.cancel(one) == "cancelled" for one in sent if one.args == (999,))
+    with working(broker):
+        until(lambda: len(seen) == 103)
+        broker.join("others", timeout=JOIN_MS)
+    assert sorted(seen) == list(range(103))
+    assert broker.enqueue_many([]) == []
+
+
 def test_cancelled_in_time_and_too_late(broker: TickwheelBroker) -> None:
     seen: list[str] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final, Unpack
 
@@ -17,7 +18,7 @@ from tickwheel.client.results import CancelResult
 from tickwheel.client.url import Urls
 from tickwheel.dramatiq.connection import Connection, told_to_dramatiq
 from tickwheel.dramatiq.consumer import QueueConsumer
-from tickwheel.errors import BadArgument, UnknownTopic
+from tickwheel.errors import BadArgument, TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_PRIORITY
 
 GROUP: Final = "dramatiq"
@@ -94,12 +95,7 @@ class TickwheelBroker(dramatiq.Broker):
         One that waited with another broker (``eta``) is due as it was there. Raises ConnectionFailed,
         ConnectionClosed (then it is not known whether it is stored), and what ``tickwheel.Client.send`` raises.
         """
-        due_ms: int | None = None
-        if "eta" in message.options:
-            due_ms = message.options["eta"]
-            options = {name: value for name, value in message.options.items() if name != "eta"}
-            message = message._replace(queue_name=q_name(message.queue_name), options=options)
-        self.declare_queue(q_name(message.queue_name))
+        message, due_ms = self._due(message)
         self.emit_before("enqueue", message, delay)
         client = self._connection.client()
         with told_to_dramatiq():
@@ -110,10 +106,65 @@ class TickwheelBroker(dramatiq.Broker):
                 deliver_at=due_ms if delay is None else None,
                 priority=self._priority_of(message.actor_name),
             )
-        if isinstance(message, dramatiq.Message):
-            object.__setattr__(message, _ID, sent.id)  # no field: it is not compared, and not sent
+        _sent_as(message, sent.id)
         self.emit_after("enqueue", message, delay)
         return message
+
+    def enqueue_many(
+        self, messages: Iterable[dramatiq.Message[Any]], *, delay: int | None = None
+    ) -> list[dramatiq.Message[Any]]:
+        """As ``enqueue`` of each, in far less time: they go together, and share the wait for the disk. What is stored
+        when one of them is refused stays. Raises what `enqueue` raises."""
+        by_topic: dict[str, list[tuple[dramatiq.Message[Any], int | None]]] = {}
+        sent: list[dramatiq.Message[Any]] = []
+        for one in messages:
+            message, due_ms = self._due(one)
+            sent.append(message)
+            self.emit_before("enqueue", message, delay)
+            by_topic.setdefault(self.topic_of(message.queue_name), []).append((message, due_ms))
+        for topic, some in by_topic.items():
+            self._send_together(topic, some, delay)
+        return sent
+
+    def _send_together(
+        self, topic: str, some: list[tuple[dramatiq.Message[Any], int | None]], delay: int | None
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        priorities = [self._priority_of(message.actor_name) for message, _ in some]
+        times: dict[str, Any] = {} if delay is None else {"delay_ms": max(0, delay)}
+        if delay is None and any(due_ms is not None for _, due_ms in some):
+            times = {"deliver_at": [now_ms if due_ms is None else due_ms for _, due_ms in some]}
+        client = self._connection.client()
+        # A priority cannot be left out for some of them: those that have one go by themselves.
+        for priority in dict.fromkeys(priorities):
+            chosen = [place for place, one in enumerate(priorities) if one == priority]
+            at: dict[str, Any] = {
+                name: [value[place] for place in chosen] if isinstance(value, list) else value
+                for name, value in times.items()
+            }
+            with told_to_dramatiq():
+                results = client.send_many(
+                    topic,
+                    [some[place][0].encode() for place in chosen],
+                    priority=priority,
+                    auto_key=True,
+                    **at,
+                )
+            for place, result in zip(chosen, results, strict=True):
+                if isinstance(result, TickwheelError):
+                    raise result
+                _sent_as(some[place][0], result.id)
+                self.emit_after("enqueue", some[place][0], delay)
+
+    def _due(self, message: dramatiq.Message[Any]) -> tuple[dramatiq.Message[Any], int | None]:
+        """As it is sent, and when it was to be due with another broker; its queue is declared."""
+        due_ms: int | None = None
+        if "eta" in message.options:
+            due_ms = message.options["eta"]
+            options = {name: value for name, value in message.options.items() if name != "eta"}
+            message = message._replace(queue_name=q_name(message.queue_name), options=options)
+        self.declare_queue(q_name(message.queue_name))
+        return message, due_ms
 
     def _priority_of(self, actor_name: str) -> int | None:
         """None: the topic's."""
@@ -177,3 +228,9 @@ class TickwheelBroker(dramatiq.Broker):
     def _check_declared(self, queue_name: str) -> None:
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
+
+
+def _sent_as(message: dramatiq.Message[Any], message_id: int) -> None:
+    """Notes the broker's id at the message: it is no field, so it is neither compared nor sent."""
+    if isinstance(message, dramatiq.Message):
+        object.__setattr__(message, _ID, message_id)

@@ -65,7 +65,7 @@ def test_the_page_on_taskiq(
 ) -> None:
     page = ModuleType("taskiq_page")
     monkeypatch.setitem(sys.modules, "taskiq_page", page)  # where Taskiq looks for the functions of tasks
-    first, schedules, application = blocks("taskiq")
+    first, schedules, labelled, application = blocks("taskiq")
 
     async def follow() -> None:
         around = vars(page)
@@ -74,6 +74,8 @@ def test_the_page_on_taskiq(
         broker, source = around["broker"], around["schedules"]
         left = await source.get_schedules()
         assert sorted(one.cron or str(one.interval) for one in left) == ["0:05:00", "30 9 * * MON-FRI"]
+        await run_piece(labelled, daemon, around)
+        assert len(await source.get_schedules()) == 3
         said = ""
 
         async def is_said() -> bool:

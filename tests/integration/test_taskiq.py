@@ -443,6 +443,78 @@ def test_what_recurs_is_a_schedule_of_the_broker(broker: TickwheelBroker) -> Non
     run(broker, test)
 
 
+def declaring(broker: TickwheelBroker, schedules: list[dict[str, Any]]) -> Any:
+    @broker.task(task_name="declared", schedule=schedules, priority=3)
+    async def note(number: int = 0) -> None: ...
+
+    return note
+
+
+def test_schedules_that_stand_at_tasks_are_kept_by_the_broker(
+    daemon: Daemon, broker: TickwheelBroker
+) -> None:
+    far = datetime(2031, 5, 1, 9, tzinfo=UTC)
+    first: list[dict[str, Any]] = [
+        {"cron": "0 9 * * *", "args": [1], "cron_offset": "Europe/Paris"},
+        {"interval": 3_600, "kwargs": {"number": 2}},
+        {"time": far, "args": [3]},
+        {"time": datetime(2001, 1, 1), "args": [4]},
+    ]
+
+    async def kept(source: TickwheelScheduleSource) -> list[Any]:
+        return sorted(
+            (one.args, one.kwargs, one.cron, str(one.interval), one.time)
+            for one in await source.get_schedules()
+        )
+
+    async def test() -> None:
+        source = TickwheelScheduleSource(broker, prefix=f"{broker.topic}.")
+        own = await declaring(broker, first).schedule_by_cron(source, "0 8 * * *", 5)
+        wanted = [
+            ([], {"number": 2}, None, "1:00:00", None),
+            ([1], {}, "0 9 * * *", "None", None),
+            ([3], {}, None, "None", far),
+            ([5], {}, "0 8 * * *", "None", None),
+        ]
+        for _ in range(3):
+            await source.declare()
+            assert await kept(source) == wanted
+        elsewhere = TickwheelBroker(daemon.url, topic=broker.topic)
+        async with started(elsewhere):
+            declaring(elsewhere, first)
+            other = TickwheelScheduleSource(elsewhere, prefix=f"{broker.topic}.")
+            await asyncio.gather(other.declare(), source.declare())
+            assert await kept(source) == wanted
+        declaring(broker, [{"cron": "30 9 * * *", "args": [1]}])  # the program has changed
+        await source.declare()
+        assert await kept(source) == [
+            ([1], {}, "30 9 * * *", "None", None),
+            ([5], {}, "0 8 * * *", "None", None),
+        ]
+        await own.unschedule()
+        declaring(broker, [])
+        await source.declare()
+        assert await kept(source) == []
+
+    run(broker, test)
+
+
+def test_two_processes_that_declare_at_the_same_time(daemon: Daemon, broker: TickwheelBroker) -> None:
+    async def test() -> None:
+        others = [TickwheelBroker(daemon.url, topic=broker.topic) for _ in range(3)]
+        sources = []
+        for one in others:
+            await one.startup()
+            declaring(one, [{"interval": 3_600}, {"cron": "0 9 * * *"}, {"time": "2031-05-01T09:00:00"}])
+            sources.append(TickwheelScheduleSource(one, prefix=f"{broker.topic}."))
+        await asyncio.gather(*(source.declare() for source in sources))
+        assert len(await sources[0].get_schedules()) == 3
+        for one in others:
+            await one.shutdown()
+
+    run(broker, test)
+
+
 def test_crons_that_would_mean_something_else(broker: TickwheelBroker) -> None:
     source = TickwheelScheduleSource(broker)
 

@@ -43,8 +43,8 @@ class TickwheelBroker(AsyncBroker):
     worker has is leased, and the lease is renewed while it runs, for up to ``max_hold``; if the worker dies, others
     get it when the lease ends (the topic's ``ack_wait``). ``context.reject()`` makes it a dead letter.
 
-    ``credit``: the most messages that a worker holds, those that run included; at least Taskiq's ``max_async_tasks``
-    and ``max_prefetch`` together, or it waits for itself. ``options`` are those of ``tickwheel.Client``.
+    ``credit``: the most tasks that a worker's process has at a time, those that run included, however large Taskiq's
+    ``max_async_tasks`` and ``max_prefetch`` are. ``options`` are those of ``tickwheel.Client``.
     Raises BadArgument, BadTopicName, ConfigError.
     """
 

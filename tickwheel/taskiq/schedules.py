@@ -18,9 +18,10 @@ from tickwheel.client.admin.schedules import Schedule
 from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.columns import check_name
 from tickwheel.client.results import CancelResult
-from tickwheel.errors import BadArgument, UnknownSchedule, UnknownTopic
+from tickwheel.errors import BadArgument, ScheduleExists, UnknownSchedule, UnknownTopic
 from tickwheel.taskiq.broker import TickwheelBroker
 from tickwheel.taskiq.crons import checked_cron, offset_of, zone_of
+from tickwheel.taskiq.declared import declared
 from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_ID, TASK_NAME
 from tickwheel.taskiq.labels import DELAY, DELIVER_AT, KEY, SCHEDULE, moment, wishes_of
 
@@ -56,19 +57,41 @@ class TickwheelScheduleSource(ScheduleSource):
         """Keeps a task for later; one with the same id is replaced. What is in the past is due now. Raises BadSchedule,
         BadTime, BadArgument, ClientClosed, NotConnected."""
         if schedule.time is not None:
-            await self._add_once(schedule, schedule.time)
-        elif schedule.cron is not None:
-            zone = zone_of(schedule.cron_offset)
-            await self._add_recurring(schedule, cron=checked_cron(schedule.cron), tz=zone)
-        else:
-            assert schedule.interval is not None
-            every = schedule.interval
-            seconds = every if isinstance(every, timedelta) else timedelta(seconds=every)
-            await self._add_recurring(schedule, every=seconds, start=datetime.now(UTC) + seconds)
+            await self._add_once(schedule, schedule.time, replaces=True)
+            return
+        has_cron = schedule.cron is not None
+        start = (
+            None if has_cron or schedule.interval is None else datetime.now(UTC) + _seconds(schedule.interval)
+        )
+        rhythm = _rhythm_of(schedule, start=start)
+        with suppress(UnknownSchedule):
+            await self._broker.client.delete_schedule(self._name(schedule.schedule_id))
+        await self._create(schedule, **rhythm)
+        if start is not None:
             # The first one is due now, by whatever clock.
             await self._broker.client.trigger_schedule(self._name(schedule.schedule_id))
 
-    async def _add_once(self, schedule: ScheduledTask, time: datetime) -> None:
+    async def declare(self) -> None:
+        """Keeps the schedules that stand at the broker's tasks (``@broker.task(schedule=[{"cron": "0 9 * * *"}])``),
+        and ends those that stood there once. Any number of processes may do it at their start; what is the same stays
+        as it is. Several programs that share a topic need a ``prefix`` each, or they end those of the others. An
+        interval is counted from the year 1970 on. Raises what `add_schedule` raises."""
+        marked = f"label.{self._prefix}"
+        wanted = {one.schedule_id: one for one in declared(self._broker, marked)}
+        known = {one.schedule_id for one in await self.get_schedules()}
+        for schedule_id, one in wanted.items():
+            if schedule_id in known:
+                continue
+            if one.time is not None:
+                await self._add_once(one, one.time, replaces=False)
+                continue
+            with suppress(ScheduleExists):  # another process was first
+                await self._create(one, **_rhythm_of(one, start=datetime.fromtimestamp(0, UTC)))
+        for schedule_id in known - wanted.keys():
+            if schedule_id.startswith(marked):
+                await self.delete_schedule(schedule_id)
+
+    async def _add_once(self, schedule: ScheduledTask, time: datetime, *, replaces: bool) -> None:
         labels = {name: value for name, value in schedule.labels.items() if name not in (DELAY, KEY)}
         labels |= {SCHEDULE: schedule.schedule_id, DELIVER_AT: moment(time).isoformat()}
         message = await self._prepared(schedule, labels)
@@ -89,7 +112,7 @@ class TickwheelScheduleSource(ScheduleSource):
                 priority=wishes.priority,
                 headers=headers,
             )
-            if not sent.duplicate:
+            if not sent.duplicate or not replaces:
                 return
             await client.cancel(topic, key=key)
         raise BadArgument(
@@ -97,7 +120,7 @@ class TickwheelScheduleSource(ScheduleSource):
             advice="Use another id.",
         )
 
-    async def _add_recurring(self, schedule: ScheduledTask, **rhythm: Any) -> None:
+    async def _create(self, schedule: ScheduledTask, **rhythm: Any) -> None:
         labels = {
             name: value for name, value in schedule.labels.items() if name not in (DELAY, DELIVER_AT, KEY)
         }
@@ -113,10 +136,9 @@ class TickwheelScheduleSource(ScheduleSource):
             **self._rules,
             **rhythm,
         }
-        client, name = self._broker.client, self._name(schedule.schedule_id)
-        with suppress(UnknownSchedule):
-            await client.delete_schedule(name)
-        await client.create_schedule(name, self._broker.topic, **settings)
+        await self._broker.client.create_schedule(
+            self._name(schedule.schedule_id), self._broker.topic, **settings
+        )
 
     async def _prepared(self, schedule: ScheduledTask, labels: dict[str, Any]) -> TaskiqMessage:
         """As Taskiq would send it at its time: ids and labels are made, and middlewares have seen it."""
@@ -198,6 +220,18 @@ class TickwheelScheduleSource(ScheduleSource):
 
     def _name(self, schedule_id: str) -> str:
         return f"{self._prefix}{schedule_id}"
+
+
+def _seconds(interval: int | timedelta) -> timedelta:
+    return interval if isinstance(interval, timedelta) else timedelta(seconds=interval)
+
+
+def _rhythm_of(schedule: ScheduledTask, *, start: datetime | None) -> dict[str, Any]:
+    """As the broker's schedules have it. Raises BadSchedule."""
+    if schedule.cron is not None:
+        return {"cron": checked_cron(schedule.cron), "tz": zone_of(schedule.cron_offset)}
+    assert schedule.interval is not None
+    return {"every": _seconds(schedule.interval), "start": start}
 
 
 def _keys(schedule_id: str) -> Sequence[str]:

@@ -139,6 +139,16 @@ $(CELERY)/.created: tests/interop/celery/requirements.txt
 	@$(CELERY)/bin/pip --disable-pip-version-check --quiet install -e .
 	@touch $@
 
+# Dramatiq's own tests are in its source distribution alone; the hash is pinned.
+.PHONY: dramatiq-suite
+dramatiq-suite: $(VENV)/.dev $(VENV)/.compiled build/dramatiq/.fetched ## Run Dramatiq's own tests with Tickwheel as the broker (redis-server)
+	$(BIN)/python -m tests.interop.dramatiq.run build/dramatiq/*.tar.gz
+
+build/dramatiq/.fetched: tests/interop/dramatiq/suite.txt
+	@rm -rf build/dramatiq
+	@$(PIP) --quiet download --no-deps --no-binary :all: --require-hashes --requirement $< --dest build/dramatiq
+	@touch $@
+
 # Go, Node.js, Java with Maven, and their registries are not everywhere. Without them, the tests that need them are
 # skipped, and pytest says which.
 .PHONY: interop

@@ -465,9 +465,10 @@ class Client:
     ) -> Subscription:
         """See ``tickwheel.Client.subscribe``; used with ``with`` and ``for``."""
         options = SubscribeOptions(credit, batch, start, shard, max_hold, ephemeral)
-        return self._subscribe(topic, group, options)
+        return self.subscribe_as(topic, group, options)
 
-    def _subscribe(self, topic: str, group: str, options: SubscribeOptions) -> Subscription:
+    def subscribe_as(self, topic: str, group: str, options: SubscribeOptions) -> Subscription:
+        """As ``subscribe``, with all that a subscription may ask for: for those who build on this client."""
         session = self._running
         made = session.change(lambda: self._client.subscribe_as(Batch, topic, group, options))
         subscription = Subscription(session, made, self._subscriptions.discard)
@@ -500,7 +501,7 @@ class Client:
                 advice="Use tickwheel.Client, or a function without async.",
             )
 
-        worker = ThreadWorker(judged, partial(self._subscribe, topic, group, asked(judged)), drain)
+        worker = ThreadWorker(judged, partial(self.subscribe_as, topic, group, asked(judged)), drain)
         wants_signals = may_have_signals() if signals is None else flag(signals, "signals")
         with told_by_signals(worker.stop) if wants_signals else nullcontext():
             worker.run()

@@ -24,6 +24,7 @@ from tickwheel_bench.rocketmq import comparison
 from tickwheel_bench.rocketmq import idle as rocketmq_idle
 from tickwheel_bench.spark import archive, bulk, reading
 from tickwheel_bench.storage import purge, query, storage, takeover
+from tickwheel_bench.tasks import comparison as tasks_comparison
 from tickwheel_bench.web import dashboard, http
 
 Benchmark = Callable[[Path, float], dict[str, Any]]
@@ -104,6 +105,7 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "RocketMQ's clients with the gateway, and with RocketMQ beside it: targets 60 µs a send, 60 a delivery",
         comparison.rocketmq,
     ),
+    "tasks": ("Dramatiq's tasks on Tickwheel, and on Redis beside it", tasks_comparison.tasks),
     "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
 }
 

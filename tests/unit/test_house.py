@@ -59,7 +59,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"tracing", "sync", "sharing.attempts", "sharing.listener", "sharing.private_file"},
         {"sharing"},
         {"_embedded", "outbox", "celery"},
-        {"spark", "web"},
+        {"spark", "web", "dramatiq", "taskiq"},
         {"testing"},
         {"__main__"},
     ],

@@ -49,6 +49,20 @@ class GatewayMissing(TickwheelError, ImportError):
     advice = "Install it: pip install 'tickwheel[rocketmq]'."
 
 
+class DramatiqMissing(TickwheelError, ImportError):
+    """The broker for Dramatiq was asked for, and Dramatiq is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[dramatiq]'."
+
+
+class TaskiqMissing(TickwheelError, ImportError):
+    """The broker for Taskiq was asked for, and Taskiq is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[taskiq]'."
+
+
 class NotConnected(TickwheelError, ConnectionError):
     """There is no connection to the broker."""
 

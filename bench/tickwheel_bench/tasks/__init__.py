@@ -1,0 +1,1 @@
+"""Tasks of Dramatiq with Tickwheel as the broker, and with Redis beside it."""

@@ -1,0 +1,115 @@
+"""Runs Dramatiq's own tests on a real broker, and compares what they did with what is known: ``make dramatiq-suite``.
+
+Its source distribution has the tests without what they import from beside them; that is in ``beside``. Results and rate
+limits are kept in memory and in a Redis server, which is started for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.integration.daemon_harness import Daemon
+from tests.support.their_suites import complaints, expected, read_surefire, run, tail
+from tickwheel_bench.processes import free_port
+
+HERE: Final = Path(__file__).parent
+KNOWN: Final = HERE / "known_failures.toml"
+FILES: Final = ("actors", "callbacks", "composition", "results", "worker", "generic_actors", "messages")
+LIMIT_S: Final = 1_200
+PATIENCE_S: Final = 30.0
+
+
+def unpack(archive: Path, into: Path) -> None:
+    """The tests of a source distribution, with what is beside them."""
+    with tarfile.open(archive) as opened:
+        wanted = [one for one in opened.getmembers() if "/tests/" in one.name and one.isfile()]
+        for one in wanted:
+            one.name = one.name.partition("/")[2]
+        opened.extractall(into, wanted, filter="data")
+    for name in ("conftest.py", "common.py"):
+        shutil.copy(HERE / "beside" / name, into / "tests" / name)
+    (into / "tests" / "__init__.py").touch()
+    (into / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[str]:
+    """A Redis server of its own that keeps nothing; its URL."""
+    port = free_port()
+    words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                except OSError:
+                    if time.monotonic() > deadline or process.poll() is not None:
+                        raise
+                    time.sleep(0.05)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.terminate()
+
+
+def races() -> list[str]:
+    """Tests that pass or fail by chance, and so cannot be judged; each has its reason."""
+    found: dict[str, str] = tomllib.loads(KNOWN.read_text())["suite"]["races"]
+    assert all(reason.strip() for reason in found.values())
+    return list(found)
+
+
+def judge(archive: Path, words: list[str]) -> list[str]:
+    """What is wrong; empty when all is as known."""
+    with tempfile.TemporaryDirectory(prefix="tickwheel-dramatiq-") as name:
+        folder = Path(name)
+        unpack(archive, folder)
+        report, log = folder / "report.xml", folder / "log.txt"
+        files = " ".join(f"tests/test_{one}.py" for one in FILES)
+        left_out = [f"--deselect=tests/{name.replace('.', '.py::', 1)}" for name in races()]
+        command = (
+            f"{sys.executable} -m pytest -c pytest.ini -p no:cacheprovider -p no:xdist -p no:trio "
+            f"--junitxml={report} {files} {shlex.join([*left_out, *words])}"
+        )
+        with Daemon(folder / "data") as daemon, redis_server(folder) as redis:
+            around = {
+                "TICKWHEEL_SUITE_BROKER": daemon.url,
+                "TICKWHEEL_SUITE_REDIS": redis,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            }
+            code = run(command, folder, around, log, LIMIT_S)
+        print(tail(log) if not words else log.read_text(errors="replace"))
+        return complaints(read_surefire(report), expected(KNOWN, "suite"), code)
+
+
+def main() -> int:
+    """1 if something is not as known."""
+    parser = argparse.ArgumentParser(description="Runs Dramatiq's own tests with Tickwheel as the broker.")
+    parser.add_argument("archive", type=Path, help="its source distribution")
+    parser.add_argument("words", nargs="*", help="more words for pytest, behind --")
+    given = parser.parse_args()
+    if shutil.which("redis-server") is None:
+        parser.error("there is no redis-server: apt-get install redis-server")
+    wrong = judge(given.archive, given.words)
+    for one in wrong:
+        print(f"WRONG: {one}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

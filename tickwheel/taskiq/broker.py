@@ -1,0 +1,142 @@
+"""The broker as Taskiq sees it: tasks are messages of one topic, and their labels say when they are due."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from secrets import token_hex
+from typing import Any, Final, Unpack
+
+from taskiq import AckableMessage, AsyncBroker, AsyncTaskiqTask, BrokerMessage
+
+from tickwheel.client.checks import whole
+from tickwheel.client.client import Client
+from tickwheel.client.columns import check_name
+from tickwheel.client.options import ClientOptions
+from tickwheel.client.results import CancelResult
+from tickwheel.client.url import Urls
+from tickwheel.protocol.limits import MAX_CREDIT
+from tickwheel.taskiq.connection import Connection
+from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_ID, TASK_NAME, Deliveries, Rejections
+from tickwheel.taskiq.labels import SCHEDULE, Wishes, wishes_of
+
+TOPIC: Final = "taskiq"
+GROUP: Final = "taskiq"
+MAX_HOLD: Final = timedelta(days=7)
+CREDIT: Final = 200
+_REPEATS_LOOKED_AT: Final = 32
+"""So many retries of a task are found by its id."""
+
+
+class TickwheelBroker(AsyncBroker):
+    """Tickwheel as the broker of Taskiq::
+
+        broker = TickwheelBroker("tickwheel://127.0.0.1:7411")
+
+        @broker.task
+        async def remind(name: str) -> None: ...
+
+        await remind.kicker().with_labels(delay=3_600).kiq("ada")
+
+    A task that was kicked is on the broker's disk. Labels: ``delay`` (seconds), ``deliver_at`` (a datetime; without a
+    zone it is in UTC), ``priority`` (0 first, 255 last), ``key`` (the same task is stored once under it). A task that a
+    worker has is leased, and the lease is renewed while it runs, for up to ``max_hold``; if the worker dies, others
+    get it when the lease ends (the topic's ``ack_wait``). ``context.reject()`` makes it a dead letter.
+
+    ``credit``: the most tasks that a worker's process has at a time, those that run included, however large Taskiq's
+    ``max_async_tasks`` and ``max_prefetch`` are. ``options`` are those of ``tickwheel.Client``.
+    Raises BadArgument, BadTopicName, ConfigError.
+    """
+
+    def __init__(
+        self,
+        url: Urls | None = None,
+        *,
+        topic: str = TOPIC,
+        group: str = GROUP,
+        credit: int = CREDIT,
+        max_hold: timedelta | float = MAX_HOLD,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__()
+        check_name(topic)
+        check_name(group, "group")
+        self.topic = topic
+        self.group = group
+        self._credit = whole(credit, "credit", 1, MAX_CREDIT)
+        self._max_hold = max_hold
+        self._connection = Connection(url, options)
+        self._deliveries = Deliveries(self)
+        self.add_middlewares(Rejections(self._deliveries))
+
+    @property
+    def client(self) -> Client:
+        """The client, once the broker was started. Raises ClientClosed."""
+        return self._connection.client
+
+    async def startup(self) -> None:
+        """Connects. Raises NotConnected."""
+        await self._connection.open()
+        await super().startup()
+
+    async def shutdown(self) -> None:
+        """Gives back what is not done, and closes the connection."""
+        try:
+            await super().shutdown()
+        finally:
+            try:
+                await self._deliveries.leave()
+            finally:
+                await self._connection.close()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Stores a task, and returns when it is on the broker's disk. Raises ClientClosed, BadTime, BadArgument, and
+        what ``tickwheel.Client.send`` raises."""
+        wishes = wishes_of(message.labels)
+        sent = await self._send(message, key_of(message.task_id, wishes), wishes)
+        if sent and wishes.key is None:
+            # Somebody sends a task twice under one id, and means it.
+            await self._send(message, f"{message.task_id}:{token_hex(8)}", wishes)
+
+    async def _send(self, message: BrokerMessage, key: str, wishes: Wishes) -> bool:
+        """Whether it was there already."""
+        headers = {TASK_ID: message.task_id, TASK_NAME: message.task_name}
+        if SCHEDULE in message.labels:
+            headers[SCHEDULE_ID] = str(message.labels[SCHEDULE])
+        sent = await self.client.send(
+            self.topic,
+            message.message,
+            key=key,
+            delay_ms=wishes.delay_ms,
+            deliver_at=wishes.deliver_at,
+            priority=wishes.priority,
+            headers=headers,
+        )
+        return sent.duplicate
+
+    def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
+        """Tasks that are due, one after the other. Raises ClientClosed, and what subscribing raises."""
+        return self._deliveries.listen(
+            self.client.subscribe(self.topic, self.group, credit=self._credit, max_hold=self._max_hold)
+        )
+
+    async def cancel(self, task: AsyncTaskiqTask[Any] | str) -> CancelResult:
+        """Takes a task back that no worker was given yet, a retry of it, too: what ``kiq`` has returned, or its id (or
+        its ``key``, if it had one). The result says truthfully whether it came in time. Raises ClientClosed,
+        NotConnected."""
+        name = task if isinstance(task, str) else task.task_id
+        keys = [_key(name, repeats) for repeats in range(_REPEATS_LOOKED_AT)]
+        results = await self.client.cancel(self.topic, keys=keys)
+        found = [result for result in results if result is not CancelResult.NOT_FOUND]
+        if CancelResult.CANCELLED in found:
+            return CancelResult.CANCELLED
+        return found[-1] if found else CancelResult.NOT_FOUND
+
+
+def key_of(task_id: str, wishes: Wishes) -> str:
+    """A retry is another message, so it has another key."""
+    return _key(wishes.key or task_id, wishes.repeats)
+
+
+def _key(name: str, repeats: int) -> str:
+    return f"{name}:{repeats}" if repeats else name

@@ -1,26 +1,22 @@
-"""That a process is to end: told by SIGTERM or SIGINT, or by the death of its supervisor."""
+"""That a process is to end: told by signals, by the death of its supervisor, or by changed code."""
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopping:
     """How often a process was told to stop, and whom to tell then: once for "in order", again for "at once"."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._asked = 0
         self._tell: Callable[[], object] | None = None
 
-    def ask(self, *_: Any) -> None:
-        """Tells it to stop; a handler of signals."""
+    def ask(self) -> None:
+        """Tells it to stop. Not to be called by a handler of signals, but by the thread of ``told_by_signals``."""
         with self._lock:
             self._asked += 1
             if self._tell is not None:
@@ -38,13 +34,3 @@ class Stopping:
         finally:
             with self._lock:
                 self._tell = None
-
-    @contextmanager
-    def hearing(self) -> Iterator[None]:
-        """In the block signals ask it; only in the main thread."""
-        before = [signal.signal(number, self.ask) for number in SIGNALS]
-        try:
-            yield
-        finally:
-            for number, one in zip(SIGNALS, before, strict=True):
-                signal.signal(number, one)

@@ -20,8 +20,10 @@ from typing import Any, Final
 from django.db import connections
 
 from tickwheel.client.waiting.backoff import Backoff
-from tickwheel.django.worker.stopping import SIGNALS, Stopping
+from tickwheel.django.worker.stopping import Stopping
+from tickwheel.worker.signals import told_by_signals
 
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _STEADY_S: Final = 10.0
 """A child that ran for so long is started again at once."""
 
@@ -45,7 +47,7 @@ class Supervisor:
         """Until it is told to stop by SIGTERM or SIGINT, and the children have ended. Returns an exit code."""
         os.set_blocking(self._wake, False)
         os.set_blocking(self._woken, False)
-        before = {number: signal.signal(number, self._stop) for number in SIGNALS}
+        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         waker = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         try:
@@ -102,14 +104,14 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         # No signal may come between the fork and the child's own handlers.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
                 self._child()
             self._children[pid] = time.monotonic()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _child(self) -> None:
         code = 1
@@ -122,8 +124,8 @@ class Supervisor:
             stopping = Stopping()
             watcher = threading.Thread(target=_await_end, args=(self._alive, stopping.ask), daemon=True)
             watcher.start()
-            with stopping.hearing():
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            with told_by_signals(stopping.ask):
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
                 code = self._work(stopping)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1

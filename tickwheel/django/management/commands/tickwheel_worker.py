@@ -20,6 +20,7 @@ from tickwheel.django.worker.supervisor import Supervisor
 from tickwheel.django.worker.workshop import Workshop
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.sync import Client
+from tickwheel.worker.signals import told_by_signals
 
 
 EXPIRED: Final = 75
@@ -84,7 +85,7 @@ class Command(BaseCommand):
         if processes > 1 or limit is not None:
             sys.exit(Supervisor(processes, work).run())
         stopping = Stopping()
-        with stopping.hearing():
+        with told_by_signals(stopping.ask):
             code = work(stopping)
         if code:
             sys.exit(code)

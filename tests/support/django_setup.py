@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,7 @@ class Processes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self._running.append(started)
         return started
@@ -118,5 +120,8 @@ class Processes:
         """Ends what still runs."""
         for process in self._running:
             if process.poll() is None:
-                process.kill()
-            process.communicate()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdout, process.stderr):  # a child of it may have them open still
+                if pipe is not None:
+                    pipe.close()

@@ -34,7 +34,8 @@ class BackendOptions:
     ``longest_lease``: for how long a task may run at most and stay the worker's.
     ``attempts``: how often a task is run that raises. ``delays``: how long it waits before its second attempt, its third,
     and so on (the last one holds on); empty: the topic's backoff. ``lost_workers``: how often a task may lose its worker
-    before it is given up. ``time_limit``: how long it may run before its process is ended; None: without a limit.
+    before it is given up. ``prefetch``: how many tasks wait in each process besides those that run: more are faster if
+    tasks are short, and wait behind each other if they are long. ``time_limit``: how long it may run before its process is ended; None: without a limit.
     ``client``: more options of ``tickwheel.Client``, such as ``token_file``.
     """
 
@@ -48,6 +49,7 @@ class BackendOptions:
     attempts: int = 1
     delays: tuple[timedelta, ...] = ()
     lost_workers: int = 3
+    prefetch: int = 0
     time_limit: timedelta | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
@@ -175,7 +177,7 @@ def _attempts(value: Any, name: str) -> int:
     return _whole(value, name, 1)
 
 
-def _lost_workers(value: Any, name: str) -> int:
+def _from_0(value: Any, name: str) -> int:
     return _whole(value, name, 0)
 
 
@@ -214,7 +216,8 @@ _READERS: Final[dict[str, Any]] = {
     "longest_lease": _longest_lease,
     "attempts": _attempts,
     "delays": _delays,
-    "lost_workers": _lost_workers,
+    "lost_workers": _from_0,
+    "prefetch": _from_0,
     "time_limit": _time_limit,
     "client": _client,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 
@@ -63,3 +64,5 @@ if os.environ.get("DJANGO_PYMYSQL"):
     import pymysql
 
     pymysql.install_as_MySQLdb()
+if os.environ.get("TICKWHEEL_TEST_IMPORT"):  # code that a test changes
+    importlib.import_module(os.environ["TICKWHEEL_TEST_IMPORT"])

@@ -56,7 +56,10 @@ class Workshop:
 
     def _worker(self, queue: str, threads: int, drain: timedelta) -> ThreadWorker:
         options = Options(
-            group=self._options.group, concurrency=threads, max_hold=self._options.longest_lease
+            group=self._options.group,
+            concurrency=threads,
+            prefetch=self._options.prefetch,
+            max_hold=self._options.longest_lease,
         )
         handler = Handler(self._options.topic_of(queue), self._handle, options)
         subscribe = partial(self._client._subscribe, handler.topic, handler.group, asked(handler))

@@ -73,12 +73,13 @@ class Command(BaseCommand):
         def work(stopping: Stopping) -> int:
             return _work(backend, queues, stopping, threads=threads, drain=drain, time_limit=limit)
 
-        names = ", ".join(queues)
-        self.stdout.write(f"Runs tasks of {names}: processes {processes}, threads of each queue {threads}.")
-        self.stdout.flush()
+        if options["reload"] and processes > 1:
+            raise CommandError("--reload is for one process.")
+        if not options["reload"] or os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true":
+            names = ", ".join(queues)
+            self.stdout.write(f"Runs tasks of {names}: processes {processes}, threads of each queue {threads}.")
+            self.stdout.flush()
         if options["reload"]:
-            if processes > 1:
-                raise CommandError("--reload is for one process.")
             autoreload.run_with_reloader(_work_until_changed, work)
             return
         # Only a supervisor can end a process with a task that has taken too long, and go on.

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,15 @@ class Processes:
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         """A command that goes on."""
+        return self._start("-m", "django", *words, **environment)
+
+    def start_python(self, text: str) -> subprocess.Popen[str]:
+        """A program that goes on."""
+        return self._start("-c", text)
+
+    def _start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         started = subprocess.Popen(
-            [sys.executable, "-m", "django", *words],
+            [sys.executable, *words],
             env=self._environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -125,3 +133,17 @@ class Processes:
             for pipe in (process.stdout, process.stderr):  # a child of it may have them open still
                 if pipe is not None:
                     pipe.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for it."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.02)
+
+
+def finished(result: Any) -> bool:
+    """Whether a task has ended, as the table says now."""
+    result.refresh()
+    return bool(result.is_finished)

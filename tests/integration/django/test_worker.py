@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,64 +15,8 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.django_setup import PATIENCE_S, Processes
+from tests.support.django_setup import PATIENCE_S, Processes, finished, until
 from tickwheel import sync
-
-pytest.importorskip("django")
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("django-broker") / "data", ack_wait="2s", min_backoff="1s") as running:
-        yield running
-
-
-@pytest.fixture
-def prefix(request: pytest.FixtureRequest) -> str:
-    """Each test has topics of its own."""
-    return f"{abs(hash(request.node.name)) % 1_000_000}."
-
-
-@pytest.fixture
-def processes(project: dict[str, Any], daemon: Daemon, prefix: str) -> Iterator[Callable[..., Processes]]:
-    """Makes those of a project with these options, in this process, too."""
-    from django.test import override_settings
-
-    from tickwheel.django.broker import close_clients
-
-    made: list[Any] = []
-
-    def make(**options: Any) -> Processes:
-        found = Processes(project, daemon.url, prefix=prefix, **options)
-        tasks = {
-            "default": {
-                "BACKEND": "tickwheel.django.TickwheelBackend",
-                "QUEUES": ["default", "mails"],
-                "OPTIONS": {"url": daemon.url, "prefix": prefix, **options},
-            }
-        }
-        override = override_settings(TASKS=tasks)
-        override.enable()
-        made.extend([override.disable, found.close])
-        return found
-
-    yield make
-    for end in reversed(made):
-        end()
-    close_clients()
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.02)
-
-
-def finished(result: Any) -> bool:
-    result.refresh()
-    return bool(result.is_finished)
-
 
 def begun(folder: Path, name: str) -> list[int]:
     """The processes that began a task of this name."""
@@ -123,6 +67,7 @@ def test_a_stop_waits_for_what_runs(processes: Callable[..., Processes], tmp_pat
     assert waiting.attempts == 0
 
 
+@pytest.mark.ci
 def test_a_second_signal_does_not_wait(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -155,6 +100,7 @@ def test_a_killed_worker(processes: Callable[..., Processes], tmp_path: Path) ->
     assert [one.exception_class.__name__ for one in running.errors] == ["WorkerLost"]
 
 
+@pytest.mark.ci
 def test_a_task_that_ends_its_workers_is_given_up(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -189,6 +135,7 @@ def test_processes_are_started_again_and_stopped(processes: Callable[..., Proces
             os.kill(pid, 0)
 
 
+@pytest.mark.ci
 def test_children_end_with_their_supervisor(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -210,6 +157,7 @@ def test_children_end_with_their_supervisor(processes: Callable[..., Processes],
     assert finished(result)  # in order: what ran was finished
 
 
+@pytest.mark.ci
 def test_a_time_limit(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -224,6 +172,7 @@ def test_a_time_limit(processes: Callable[..., Processes], tmp_path: Path) -> No
     assert after.worker_ids[0].split("/")[1] != result.worker_ids[0].split("/")[1]  # another process
 
 
+@pytest.mark.ci
 def test_leases_are_renewed(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -262,6 +211,7 @@ def test_priorities_and_times(processes: Callable[..., Processes], daemon: Daemo
         assert [one.priority for one in client.browse(f"{prefix}default")] == [255, 128, 0, 128]
 
 
+@pytest.mark.ci
 def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -284,6 +234,7 @@ def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
     worker.communicate(timeout=PATIENCE_S)
 
 
+@pytest.mark.ci
 def test_wrong_words(processes: Callable[..., Processes]) -> None:
     made = processes()
     for words, text in (
@@ -298,6 +249,7 @@ def test_wrong_words(processes: Callable[..., Processes]) -> None:
         assert text in err
 
 
+@pytest.mark.ci
 def test_a_broker_that_is_not_there(project: dict[str, Any]) -> None:
     made = Processes(project, "tickwheel://127.0.0.1:1", client={"connect_timeout": 0.1})
     process = made.start("tickwheel_worker")
@@ -306,7 +258,7 @@ def test_a_broker_that_is_not_there(project: dict[str, Any]) -> None:
     assert "NotConnected" in err
 
 
-def test_health(processes: Callable[..., Processes], client: Any = None) -> None:
+def test_health(processes: Callable[..., Processes]) -> None:
     from django.test import Client
 
     from tests.support.django_project import tasks

@@ -27,3 +27,8 @@ def project(sqlite_file: dict[str, Any]) -> Iterator[dict[str, Any]]:
     from django.db import connections
 
     connections.close_all()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tables(sqlite_file: dict[str, Any]) -> None:
+    """For test cases of Django's, which take no fixtures."""

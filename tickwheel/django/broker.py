@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from tickwheel.django.options import BackendOptions
@@ -14,6 +16,10 @@ _lock: Final = threading.Lock()
 _clients: Final[dict[str, Client]] = {}
 _process: int = 0
 """Whose clients these are: a fork makes its own."""
+_instead: str = ""
+"""The broker of a test, which stands for all."""
+_FOR_TESTS: Final = ("timeout", "connect_timeout", "keepalive")
+"""Of a client's options those that are no matter of who the broker is."""
 
 
 def client_of(options: BackendOptions) -> Client:
@@ -35,7 +41,9 @@ def client_of(options: BackendOptions) -> Client:
 def new_client(options: BackendOptions, role: str) -> Client:
     """One of its own, not open yet. ``role`` stands in the broker's log."""
     more: dict[str, Any] = dict(options.client)
-    return Client(options.url or None, name=f"django-{role}/{socket.gethostname()}/{os.getpid()}", **more)
+    if _instead:
+        more = {key: value for key, value in more.items() if key in _FOR_TESTS}
+    return Client(_instead or options.url or None, name=f"django-{role}/{socket.gethostname()}/{os.getpid()}", **more)
 
 
 def close_clients() -> None:
@@ -45,3 +53,16 @@ def close_clients() -> None:
         _clients.clear()
     for client in found:
         client.close()
+
+
+@contextmanager
+def redirected(url: str) -> Iterator[None]:
+    """In the block all clients are of this broker, whatever the settings say: for tests."""
+    global _instead
+    close_clients()
+    _instead = url
+    try:
+        yield
+    finally:
+        _instead = ""
+        close_clients()

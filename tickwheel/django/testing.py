@@ -14,35 +14,27 @@ Nothing is mocked: tasks go to a broker in the test's process and come back, in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.conf import settings
-from django.test import override_settings
-
 from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.backends import tickwheel_backends
-from tickwheel.django.broker import client_of, close_clients
+from tickwheel.django.broker import client_of, redirected
 from tickwheel.django.envelope import decode
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.testing import ManualClock, TestBroker, broker
 from tickwheel.worker.handler import Handler, Options
 from tickwheel.worker.outcomes import Kind
 
-_BACKEND: Final = "tickwheel.django.TickwheelBackend"
 _LOOKS: Final = 200
 """How often it may be asked whether the broker has come to rest, which waits a little each time."""
 
 
 class TickwheelTestMixin:
-    """Before ``TestCase`` or ``TransactionTestCase``. Each test has a broker of its own; backends of ``TASKS`` that are
-    Tickwheel's use it, those of a subclass too if ``tickwheel_aliases`` names them."""
+    """Before ``TestCase`` or ``TransactionTestCase``. Each test has a broker of its own, which all backends of Tickwheel use,
+    whatever their ``url``."""
 
-    tickwheel_aliases: Sequence[str] | None = None
-    """Which backends; None: those whose BACKEND is ``tickwheel.django.TickwheelBackend``."""
     tickwheel_start: datetime | None = None
     """When the broker's clock begins; None: now."""
 
@@ -53,8 +45,7 @@ class TickwheelTestMixin:
         stack = ExitStack()
         self.addCleanup(stack.close)  # type: ignore[attr-defined]
         self.tickwheel = stack.enter_context(broker(start=self.tickwheel_start))
-        stack.callback(close_clients)
-        stack.enter_context(override_settings(TASKS=self._tasks()))
+        stack.enter_context(redirected(self.tickwheel.url))
         super().setUp()  # type: ignore[misc]
 
     @property
@@ -90,14 +81,6 @@ class TickwheelTestMixin:
             found += self.run_tasks()
         clock.advance(end - clock.now())
         return found + self.run_tasks()
-
-    def _tasks(self) -> dict[str, Any]:
-        tasks = deepcopy(settings.TASKS)
-        for alias, one in tasks.items():
-            wanted = self.tickwheel_aliases
-            if one["BACKEND"] == _BACKEND if wanted is None else alias in wanted:
-                one["OPTIONS"] = {**one.get("OPTIONS", {}), "url": self.tickwheel.url, "client": {}}
-        return tasks
 
     def _send_outbox(self, backend: TickwheelBackend) -> None:
         """As the relay does it, which cannot see what the test's transaction has not committed."""

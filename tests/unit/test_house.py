@@ -61,6 +61,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"_embedded", "outbox"},
         {"spark", "web"},
         {"testing"},
+        {"django"},
         {"__main__"},
     ],
     "tickwheel_cli": [

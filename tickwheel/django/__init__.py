@@ -1,4 +1,5 @@
-"""Tasks of Django whose queue is a Tickwheel broker: ``run_after`` to the millisecond, cancelled and moved while they wait.
+"""Tasks of Django whose queue is a Tickwheel broker: ``run_after`` to the millisecond, cancelled and moved while
+they wait.
 
 For ``settings.py``::
 
@@ -10,9 +11,9 @@ For ``settings.py``::
         }
     }
 
-``manage.py tickwheel_worker`` runs them. With ``via="outbox"`` a task exists if and only if the transaction in which it was
-enqueued has committed. For Django 6, and for Django 5.2 with the package ``django-tasks``: ``pip install 'tickwheel[django]'``.
-docs/how-to/django-tasks.md has the rest.
+``manage.py tickwheel_worker`` runs them. With ``via="outbox"`` a task exists if and only if the transaction in which
+it was enqueued has committed. For Django 6, and for Django 5.2 with the package ``django-tasks``: ``pip install
+'tickwheel[django]'``. docs/how-to/django-tasks.md has the rest.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-import tickwheel.django.framework  # says what is missing
+from tickwheel.django import framework as _framework  # says what is missing
 
 if TYPE_CHECKING:
     from tickwheel.django.backend import TickwheelBackend
     from tickwheel.django.errors import DjangoMissing, TaskCancelled, TimeLimitExceeded, WorkerLost
     from tickwheel.django.testing import TickwheelTestMixin
 
+TASKS_OF: Final = _framework.PACKAGE
+"""Whose tasks these are: "django.tasks", or "django_tasks"."""
+
 __all__ = [
+    "TASKS_OF",
     "DjangoMissing",
     "TaskCancelled",
     "TickwheelBackend",

@@ -20,7 +20,17 @@ from tickwheel.django.models import TaskRecord
 class TaskRecordAdmin(admin.ModelAdmin):
     """Rows are what became of tasks; nothing can be typed in."""
 
-    list_display = ("task_path", "id", "status", "queue", "priority", "attempts", "run_after", "enqueued_at", "finished_at")
+    list_display = (
+        "task_path",
+        "id",
+        "status",
+        "queue",
+        "priority",
+        "attempts",
+        "run_after",
+        "enqueued_at",
+        "finished_at",
+    )
     list_filter = ("status", "queue", "backend", "schedule")
     search_fields = ("id", "task_path", "schedule")
     date_hierarchy = "enqueued_at"
@@ -43,7 +53,10 @@ class TaskRecordAdmin(admin.ModelAdmin):
                 )
             },
         ),
-        (_("What became of it"), {"fields": ("shown_value", "failures", "lost_workers", "shown_workers", "shown_errors")}),
+        (
+            _("What became of it"),
+            {"fields": ("shown_value", "failures", "lost_workers", "shown_workers", "shown_errors")},
+        ),
     )
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> list[str]:
@@ -101,7 +114,9 @@ class TaskRecordAdmin(admin.ModelAdmin):
         done = {CancelResult.CANCELLED.value, CancelResult.STOPPED.value}
         level = messages.SUCCESS if answers.keys() <= done else messages.WARNING
         self.message_user(
-            request, ", ".join(f"{count} {answer.replace('_', ' ')}" for answer, count in answers.items()), level
+            request,
+            ", ".join(f"{count} {answer.replace('_', ' ')}" for answer, count in answers.items()),
+            level,
         )
 
 

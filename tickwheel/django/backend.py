@@ -37,7 +37,7 @@ _APP: Final = "tickwheel.django"
 _log = logging.getLogger("tickwheel.django")
 
 
-class TickwheelBackend(BaseTaskBackend):  # type: ignore[misc]
+class TickwheelBackend(BaseTaskBackend):
     """Tasks in a Tickwheel broker, their results in a table. Its options are those of ``BackendOptions``."""
 
     supports_defer = True
@@ -178,9 +178,7 @@ class TickwheelBackend(BaseTaskBackend):  # type: ignore[misc]
         if record is None:
             return
         try:
-            client_of(self.settings).cancel(
-                self.settings.topic_of(record.queue), key=task_id, stop=True
-            )
+            client_of(self.settings).cancel(self.settings.topic_of(record.queue), key=task_id, stop=True)
         except TickwheelError as error:
             _log.warning("task %s is cancelled, and its message stays in the broker: %s", task_id, error)
 

@@ -11,10 +11,11 @@ from tickwheel.django.framework import InvalidTaskBackend, task_backends
 from tickwheel.django.options import queue_trouble
 
 
-
 def tickwheel_backends() -> list[TickwheelBackend]:
     """All of them. Raises InvalidTaskBackend."""
-    return [one for one in (task_backends[alias] for alias in task_backends) if isinstance(one, TickwheelBackend)]
+    return [
+        one for one in (task_backends[alias] for alias in task_backends) if isinstance(one, TickwheelBackend)
+    ]
 
 
 def backend_named(alias: str) -> TickwheelBackend:
@@ -35,7 +36,9 @@ def queues_named(backend: TickwheelBackend, names: Sequence[str]) -> list[str]:
     """The queues that are to be worked on; all of QUEUES if none is named. Raises CommandError."""
     queues = list(dict.fromkeys(names)) or sorted(backend.queues)
     if not queues:
-        raise CommandError("QUEUES is empty, so any name is allowed: name the queues that are to be worked on.")
+        raise CommandError(
+            "QUEUES is empty, so any name is allowed: name the queues that are to be worked on."
+        )
     _check(backend, queues)
     return queues
 

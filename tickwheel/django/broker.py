@@ -43,7 +43,9 @@ def new_client(options: BackendOptions, role: str) -> Client:
     more: dict[str, Any] = dict(options.client)
     if _instead:
         more = {key: value for key, value in more.items() if key in _FOR_TESTS}
-    return Client(_instead or options.url or None, name=f"django-{role}/{socket.gethostname()}/{os.getpid()}", **more)
+    return Client(
+        _instead or options.url or None, name=f"django-{role}/{socket.gethostname()}/{os.getpid()}", **more
+    )
 
 
 def close_clients() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Any, Final
 
@@ -22,48 +23,24 @@ def _home() -> str:
 PACKAGE: Final = _home()
 IS_BUILT_IN: Final = PACKAGE == "django.tasks"
 
-# Both packages have the same classes, partly by other names; types know neither.
-BaseTaskBackend: Any
-InvalidTask: Any
-InvalidTaskBackend: Any
-Task: Any
-TaskContext: Any
-TaskError: Any
-TaskResult: Any
-TaskResultDoesNotExist: Any
-TaskResultStatus: Any
-normalize_json: Any
-signals: Any
-task_backends: Any
 
-if IS_BUILT_IN:
-    from django.tasks import TaskContext, TaskResult, TaskResultStatus, signals, task_backends
-    from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import Task, TaskError
-    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
-    from django.utils.json import normalize_json
-else:
-    from django_tasks import TaskContext, TaskResult, TaskResultStatus, signals, task_backends
-    from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import Task, TaskError
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
-    from django_tasks.exceptions import TaskResultDoesNotExist
-    from django_tasks.utils import normalize_json
+def _named(module: str, *names: str) -> Any:
+    """What has the first of these names that there is: both packages have the same classes, some by other names."""
+    home = importlib.import_module(f"{PACKAGE}{module}")
+    return next(getattr(home, name) for name in names if hasattr(home, name))
 
-__all__ = [
-    "IS_BUILT_IN",
-    "PACKAGE",
-    "BaseTaskBackend",
-    "InvalidTask",
-    "InvalidTaskBackend",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "signals",
-    "task_backends",
-]
+
+BaseTaskBackend: Any = _named(".backends.base", "BaseTaskBackend")
+InvalidTask: Any = _named(".exceptions", "InvalidTask", "InvalidTaskError")
+InvalidTaskBackend: Any = _named(".exceptions", "InvalidTaskBackend", "InvalidTaskBackendError")
+Task: Any = _named(".base", "Task")
+TaskContext: Any = _named(".base", "TaskContext")
+TaskError: Any = _named(".base", "TaskError")
+TaskResult: Any = _named(".base", "TaskResult")
+TaskResultDoesNotExist: Any = _named(".exceptions", "TaskResultDoesNotExist")
+TaskResultStatus: Any = _named(".base", "TaskResultStatus")
+signals: Any = importlib.import_module(f"{PACKAGE}.signals")
+task_backends: Any = _named("", "task_backends")
+normalize_json: Any = importlib.import_module(
+    "django.utils.json" if IS_BUILT_IN else "django_tasks.utils"
+).normalize_json

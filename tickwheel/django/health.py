@@ -55,7 +55,8 @@ def _state_of(backend: TickwheelBackend) -> dict[str, Any]:
 
 
 def _queue(client: Any, options: Any, queue: str) -> dict[str, int]:
-    """``backlog``: due, and not done. ``running``: in the hands of workers. ``workers``: subscriptions. ``dead``: given up."""
+    """``backlog``: due, and not done. ``running``: in the hands of workers. ``workers``: subscriptions. ``dead``:
+    given up."""
     try:
         groups = client.groups(options.topic_of(queue))
     except UnknownTopic:

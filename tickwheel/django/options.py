@@ -26,17 +26,18 @@ CLIENT_OPTIONS: Final = tuple(one for one in ClientOptions.__annotations__ if on
 class BackendOptions:
     """The options of one backend.
 
-    ``url``: the broker, as ``tickwheel.Client`` takes it; empty: ``TICKWHEEL_URL``, else this machine. ``via``: "direct"
-    sends at once, "outbox" writes into the database, in the transaction that is open. ``database``: the alias of the
-    database with the tables of tasks. ``prefix``: what stands before a queue's name in the name of its topic. ``group``:
-    the consumer group of the workers.
+    ``url``: the broker, as ``tickwheel.Client`` takes it; empty: ``TICKWHEEL_URL``, else this machine. ``via``:
+    "direct" sends at once, "outbox" writes into the database, in the transaction that is open. ``database``: the
+    alias of the database with the tables of tasks. ``prefix``: what stands before a queue's name in the name of its
+    topic. ``group``: the consumer group of the workers.
     ``lease``: how long after the death of a worker its tasks come to another one; None: the broker's ``ack_wait``.
     ``longest_lease``: for how long a task may run at most and stay the worker's.
-    ``attempts``: how often a task is run that raises. ``delays``: how long it waits before its second attempt, its third,
-    and so on (the last one holds on); empty: the topic's backoff. ``lost_workers``: how often a task may lose its worker
-    before it is given up. ``prefetch``: how many tasks wait in each process besides those that run: more are faster if
-    tasks are short, and wait behind each other if they are long. ``time_limit``: how long it may run before its process is ended; None: without a limit.
-    ``client``: more options of ``tickwheel.Client``, such as ``token_file``.
+    ``attempts``: how often a task is run that raises. ``delays``: how long it waits before its second attempt, its
+    third, and so on (the last one holds on); empty: the topic's backoff. ``lost_workers``: how often a task may lose
+    its worker before it is given up. ``prefetch``: how many tasks wait in each process besides those that run: more
+    are faster if tasks are short, and wait behind each other if they are long. ``time_limit``: how long it may run
+    before its process is ended; None: without a limit. ``client``: more options of ``tickwheel.Client``, such as
+    ``token_file``.
     """
 
     url: str | list[str] = ""

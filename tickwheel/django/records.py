@@ -1,5 +1,5 @@
-"""What becomes of a task, step by step, in its row. Each step is one statement that counts only if the row is still as it
-was read: of two processes that want different things, one is told that it came too late."""
+"""What becomes of a task, step by step, in its row. Each step is one statement that counts only if the row is still
+as it was read: of two processes that want different things, one is told that it came too late."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Claim(Enum):
 
 
 class Delivery(NamedTuple):
-    """A message in the hands of a worker: the ``number``-th delivery of it, which is its attempt number ``attempt``."""
+    """A message in the hands of a worker: the ``number``-th delivery of it, which is its attempt number
+    ``attempt``."""
 
     message_id: int
     number: int
@@ -158,9 +159,7 @@ class Records:
 
     def move(self, task_id: str, run_after: datetime) -> bool:
         """Writes down another time. Whether the task still waits for its first attempt."""
-        return bool(
-            self.rows.filter(pk=task_id, status=READY, started_at=None).update(run_after=run_after)
-        )
+        return bool(self.rows.filter(pk=task_id, status=READY, started_at=None).update(run_after=run_after))
 
     def _change(self, record: TaskRecord, changes: Mapping[str, Any]) -> bool:
         """Changes a row, and ``record`` with it, if it still is in the state in which it was read."""

@@ -1,7 +1,7 @@
 """``TICKWHEEL_SCHEDULES``: recurring tasks that are declared in the settings, and made schedules of the broker.
 
-The broker keeps the time, so there is no process that must run once only: what a schedule sends is an ordinary task, with
-a result of its own for each slot, however often it is delivered.
+The broker keeps the time, so there is no process that must run once only: what a schedule sends is an ordinary task,
+with a result of its own for each slot, however often it is delivered.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def _declared(name: Any, entry: Any) -> Declared:
     backend = task.get_backend()
     if not isinstance(backend, TickwheelBackend):
         raise Trouble(
-            f"the backend {task.backend!r} is a {type(backend).__name__}.", "Name a TickwheelBackend as 'backend'."
+            f"the backend {task.backend!r} is a {type(backend).__name__}.",
+            "Name a TickwheelBackend as 'backend'.",
         )
     options = backend.settings
     full_name = f"{options.prefix}{name}"
@@ -171,7 +172,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _rhythm(entry: Mapping[str, Any]) -> dict[str, Any]:
     cron, every = entry.get("cron"), entry.get("every")
     if (cron is None) == (every is None):
-        raise Trouble("it needs either 'cron' or 'every'.", "Give 'cron': '0 3 * * *', or 'every': timedelta(…).")
+        raise Trouble(
+            "it needs either 'cron' or 'every'.", "Give 'cron': '0 3 * * *', or 'every': timedelta(…)."
+        )
     tz = entry.get("tz", settings.TIME_ZONE if cron is not None else "UTC")
     if not isinstance(tz, str):
         raise Trouble(f"its tz is {shown(tz)}.", "Give a name, such as 'Europe/Paris'.")
@@ -201,7 +204,8 @@ def synchronise(
     client: Client, backend: TickwheelBackend, declared: Sequence[Declared], *, dry_run: bool
 ) -> Iterator[Change]:
     """Makes the broker's schedules of one backend those that are declared; what was made for it before, and is not
-    declared any more, is deleted. Each change is told when it was made. Raises what the broker raises: BadSchedule."""
+    declared any more, is deleted. Each change is told when it was made. Raises what the broker raises:
+    BadSchedule."""
     known = client.schedules(count=0)
     taken = {one.name for one in declared}
     found = {one.name: one for one in known if one.name in taken or _is_of(backend, one)}

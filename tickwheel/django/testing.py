@@ -9,7 +9,8 @@
             (result,) = self.advance(timedelta(days=366))
             self.assertEqual(result.status, TaskResultStatus.SUCCESSFUL)
 
-Nothing is mocked: tasks go to a broker in the test's process and come back, in the test's thread and in its transaction.
+Nothing is mocked: tasks go to a broker in the test's process and come back, in the test's thread and in its
+transaction.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _LOOKS: Final = 200
 
 
 class TickwheelTestMixin:
-    """Before ``TestCase`` or ``TransactionTestCase``. Each test has a broker of its own, which all backends of Tickwheel use,
-    whatever their ``url``."""
+    """Before ``TestCase`` or ``TransactionTestCase``. Each test has a broker of its own, which all backends of
+    Tickwheel use, whatever their ``url``."""
 
     tickwheel_start: datetime | None = None
     """When the broker's clock begins; None: now."""
@@ -54,9 +55,9 @@ class TickwheelTestMixin:
         return self.tickwheel.clock
 
     def run_tasks(self) -> list[Any]:
-        """Runs all tasks that are due by the broker's clock, also those that they enqueue, in the calling thread; what
-        is in the outbox is sent first. Returns the results, in the order in which they ran; a task that failed and was
-        tried again more than once."""
+        """Runs all tasks that are due by the broker's clock, also those that they enqueue, in the calling thread;
+        what is in the outbox is sent first. Returns the results, in the order in which they ran; a task that failed
+        and was tried again more than once."""
         found: list[Any] = []
         while True:
             count = len(found)
@@ -67,8 +68,8 @@ class TickwheelTestMixin:
                 return found
 
     def advance(self, duration: timedelta) -> list[Any]:
-        """Runs what is due, moves the broker's clock, stopping where something becomes due, and runs what is due then.
-        Returns the results, as ``run_tasks``."""
+        """Runs what is due, moves the broker's clock, stopping where something becomes due, and runs what is due
+        then. Returns the results, as ``run_tasks``."""
         clock, found = self.clock, self.run_tasks()
         end = clock.now() + duration
         while True:
@@ -103,7 +104,11 @@ class TickwheelTestMixin:
         options, execution = backend.settings, Execution(backend)
         client = client_of(options)
         prefix = options.prefix
-        topics = [one.name for one in client.topics() if one.name.startswith(prefix) and not one.name.endswith(".dead")]
+        topics = [
+            one.name
+            for one in client.topics()
+            if one.name.startswith(prefix) and not one.name.endswith(".dead")
+        ]
         found: list[Any] = []
         self._wait_until_still()
         for topic in topics:
@@ -146,5 +151,3 @@ class _Attempt:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._message, name)
-
-

@@ -18,8 +18,9 @@ def may_have_signals() -> bool:
 def told_by_signals(stop: Callable[[], object]) -> Iterator[None]:
     """Within the block SIGTERM and Ctrl-C stop it. Python lets only the main thread say so.
 
-    A handler of signals runs between any two steps of the main thread, which may hold the very lock that ``stop`` wants,
-    as an Event does while it is waited for. So it only leaves a word, in a queue made for that, and a thread stops.
+    A handler of signals runs between any two steps of the main thread, which may hold the very lock that ``stop``
+    wants, as an Event does while it is waited for. So it only leaves a word, in a queue made for that, and a thread
+    stops.
     """
     words: queue.SimpleQueue[bool] = queue.SimpleQueue()
 

@@ -15,7 +15,9 @@ from tests.support.django_setup import Processes
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("django-broker") / "data", ack_wait="2s", min_backoff="1s") as running:
+    with Daemon(
+        tmp_path_factory.mktemp("django-broker") / "data", ack_wait="2s", min_backoff="1s"
+    ) as running:
         yield running
 
 

@@ -18,6 +18,7 @@ from tests.integration.daemon_harness import Daemon
 from tests.support.django_setup import PATIENCE_S, Processes, finished, until
 from tickwheel import sync
 
+
 def begun(folder: Path, name: str) -> list[int]:
     """The processes that began a task of this name."""
     return [int(one.name.split("-")[2]) for one in folder.glob(f"begun-{name}-*")]
@@ -101,7 +102,9 @@ def test_a_killed_worker(processes: Callable[..., Processes], tmp_path: Path) ->
 
 
 @pytest.mark.ci
-def test_a_task_that_ends_its_workers_is_given_up(processes: Callable[..., Processes], tmp_path: Path) -> None:
+def test_a_task_that_ends_its_workers_is_given_up(
+    processes: Callable[..., Processes], tmp_path: Path
+) -> None:
     from tests.support.django_project import tasks
 
     made = processes(lease=1, lost_workers=1)
@@ -224,7 +227,9 @@ def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
     until(lambda: finished(first))
 
     def is_another() -> bool:
-        (tmp_path / "edited.py").touch()  # again: what was there at its first look is nothing new to the reloader
+        (
+            tmp_path / "edited.py"
+        ).touch()  # again: what was there at its first look is nothing new to the reloader
         result = tasks.begin.enqueue(str(tmp_path), "more")
         until(lambda: finished(result))
         return bool(result.return_value != first.return_value)
@@ -269,4 +274,9 @@ def test_health(processes: Callable[..., Processes]) -> None:
     assert answer.status_code == 200
     state = json.loads(answer.content)
     assert state["ok"]
-    assert state["backends"]["default"]["queues"]["mails"] == {"backlog": 0, "running": 0, "workers": 0, "dead": 0}
+    assert state["backends"]["default"]["queues"]["mails"] == {
+        "backlog": 0,
+        "running": 0,
+        "workers": 0,
+        "dead": 0,
+    }

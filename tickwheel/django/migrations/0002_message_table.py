@@ -1,4 +1,7 @@
-"""Makes the outbox a message table of Tickwheel's: with settings, and on PostgreSQL with triggers that wake the relay."""
+"""Makes the outbox a message table of Tickwheel's: with settings, and on PostgreSQL with triggers that wake the
+relay."""
+
+from typing import Any
 
 from django.db import migrations
 
@@ -8,7 +11,7 @@ TABLE = "tickwheel_task_outbox"
 DIALECTS = ("sqlite", "postgresql", "mysql")
 
 
-def adopt(apps, schema_editor):
+def adopt(apps: Any, schema_editor: Any) -> None:
     """What ``tickwheel outbox init --adopt`` does. For other kinds of databases there is no relay."""
     vendor = schema_editor.connection.vendor
     if vendor in DIALECTS:
@@ -16,7 +19,7 @@ def adopt(apps, schema_editor):
             schema_editor.execute(statement, params=None)
 
 
-def forget(apps, schema_editor):
+def forget(apps: Any, schema_editor: Any) -> None:
     """SQLite has no comments on tables: they are rows, which do not go with their table."""
     if schema_editor.connection.vendor == "sqlite":
         schema_editor.execute(f"delete from tickwheel_message_tables where name = '{TABLE}'", params=None)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.db import (
@@ -124,17 +125,16 @@ class Execution:
             task = record.task()
             result = record.result(task)
         except Exception as error:  # its code is not there, or not yet
-            return self._ended(run, lambda: self._failed(record, error))
+            return self._ended(run, partial(self._failed, record, error))
         try:
             signals.task_started.send(type(self._backend), task_result=result)
             context = (TaskContext(task_result=result),) if task.takes_context else ()
             value = normalize_json(task.call(*context, *record.args, **record.kwargs))
         except Retry as asked:
-            return self._ended(run, lambda: self._asked(record, asked))
+            return self._ended(run, partial(self._asked, record, asked))
         except BaseException as error:  # a task may not end its worker, whatever it raises
-            raised = error
-            return self._ended(run, lambda: self._failed(record, raised, result))
-        return self._ended(run, lambda: self._succeeded(record, value, result))
+            return self._ended(run, partial(self._failed, record, error, result))
+        return self._ended(run, partial(self._succeeded, record, value, result))
 
     def _ended(self, run: Running, judge: Callable[[], Retry | GiveUp | None]) -> Retry | GiveUp | None:
         with run.lock:

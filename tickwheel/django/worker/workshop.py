@@ -143,7 +143,8 @@ def prepare_topic(client: Client, topic: str, options: BackendOptions) -> None:
         info = client.topic(topic)
         if info.settings.get("max_attempts"):
             _log.warning(
-                "topic %r has max_attempts: its broker may give tasks up before their attempts are used", topic
+                "topic %r has max_attempts: its broker may give tasks up before their attempts are used",
+                topic,
             )
         if settings:
             client.set_topic(topic, **settings)

@@ -253,9 +253,7 @@ class BatchMover:
         self.stats.refused += 1
         self.aside.add(row_id, error)
 
-    async def _is_there(
-        self, topic: str, message: Outgoing, turn: Turn, refusal: TickwheelError
-    ) -> bool:
+    async def _is_there(self, topic: str, message: Outgoing, turn: Turn, refusal: TickwheelError) -> bool:
         """Whether this very message is in the broker, although the database does not know it as sent.
 
         That is possible only when the database has forgotten commits: it was restored, or a replica took over.

@@ -1,11 +1,12 @@
 """The relay: committed messages of a message table go to the broker, each exactly once.
 
-Producers need the database only. The relay hands future messages over at once, and the broker's wheel does the waiting.
+Producers need the database only. The relay hands future messages over at once, and the broker's wheel does the
+waiting.
 
 Exactly once, because the broker stores a batch together with a marker that has the batch's number, in one record, and
 the database marks the rows as sent together with that number, in one commit. The number is the same on both sides, or
-the broker's is one ahead: then its marker says what was sent. No time limit is part of this: markers are not purged, so
-it does not matter how long the broker remembers the keys of messages, nor how long a relay was down.
+the broker's is one ahead: then its marker says what was sent. No time limit is part of this: markers are not purged,
+so it does not matter how long the broker remembers the keys of messages, nor how long a relay was down.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Relay:
     bookkeeping. ``body``: the column that
     becomes the body; by default ``message`` or ``body``, else the body is a JSON object of all columns. ``headers``:
     the columns that become headers; by default all others. ``order_key``: the column with the ordering key.
-    ``key``: the column with the key, by default it is ``<table>:<id>``. ``topic_column``: the column with the topic, for
-    rows of several; what has none there goes to ``topic``.
+    ``key``: the column with the key, by default it is ``<table>:<id>``. ``topic_column``: the column with the topic,
+    for rows of several; what has none there goes to ``topic``.
     ``batch``: the most rows at a time. ``poll_s``: how often the table is looked at although no commit was noticed.
     ``send_timeout_s``: how long rows may stay locked while the broker is asked (2 s on SQLite, else 30 s).
 

@@ -7,6 +7,15 @@ class Migration(migrations.Migration):
     initial = True
     operations = (
         migrations.CreateModel(
-            "Letter", [("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")), ("text", models.TextField())]
+            "Letter",
+            [
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("text", models.TextField()),
+            ],
         ),
     )

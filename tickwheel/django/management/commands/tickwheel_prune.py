@@ -23,7 +23,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--days", type=float, default=14.0, help="how long results are kept (%(default)s)"
         )
-        parser.add_argument("--failed-days", type=float, help="and those of tasks that failed (default: as --days)")
+        parser.add_argument(
+            "--failed-days", type=float, help="and those of tasks that failed (default: as --days)"
+        )
         parser.add_argument("--dry-run", action="store_true", help="say how many, and delete nothing")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -22,7 +22,6 @@ from tickwheel.protocol.errors import TickwheelError
 from tickwheel.sync import Client
 from tickwheel.worker.signals import told_by_signals
 
-
 EXPIRED: Final = 75
 """The exit code of a process that a task over its time limit has ended."""
 _RELOAD_DRAIN: Final = timedelta(seconds=2)
@@ -77,7 +76,9 @@ class Command(BaseCommand):
             raise CommandError("--reload is for one process.")
         if not options["reload"] or os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true":
             names = ", ".join(queues)
-            self.stdout.write(f"Runs tasks of {names}: processes {processes}, threads of each queue {threads}.")
+            self.stdout.write(
+                f"Runs tasks of {names}: processes {processes}, threads of each queue {threads}."
+            )
             self.stdout.flush()
         if options["reload"]:
             autoreload.run_with_reloader(_work_until_changed, work)
@@ -115,7 +116,9 @@ def _work(
         connections.close_all()
 
 
-def _work_with(client: Client, backend: TickwheelBackend, queues: list[str], stopping: Stopping, **how: Any) -> int:
+def _work_with(
+    client: Client, backend: TickwheelBackend, queues: list[str], stopping: Stopping, **how: Any
+) -> int:
     workshop = Workshop(backend, client, queues, **how)
     with stopping.telling(workshop.stop):
         workshop.run()
@@ -134,5 +137,3 @@ def _work_until_changed(work: Any) -> None:
     code = work(stopping)
     if code:
         os._exit(code)
-
-

@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured, SuspiciousOperation
 from django.core.management import CommandError, call_command
 from django.db import transaction
-from django.test import TransactionTestCase, override_settings
+from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
 import tickwheel
@@ -351,6 +351,20 @@ class ChangeTests(ProjectTests):
         assert self.advance(HOUR * 1.5) == []
         assert [one.id for one in self.advance(HOUR)] == [kept.id]
         assert [one.text for one in Letter.objects.order_by("pk")] == ["at once", "kept"]
+
+
+class TransactionTests(TickwheelTestMixin, TestCase):
+    """Within the transaction of a test, as most tests of projects are."""
+
+    def test_tasks_see_what_the_test_has_written(self) -> None:
+        Letter.objects.create(text="first")
+        tasks.write.enqueue("second")
+        assert [one.status for one in self.run_tasks()] == [SUCCESSFUL]
+        assert [one.text for one in Letter.objects.order_by("pk")] == ["first", "second"]
+
+    def test_nothing_is_left_of_another_test(self) -> None:
+        assert (Letter.objects.count(), TaskRecord.objects.count()) == (0, 0)
+        assert self.run_tasks() == []
 
 
 class CommandTests(ProjectTests):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,19 @@ def database(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     before = connections.settings["default"]
     connections.close_all()
     connections.settings["default"] = connections.configure_settings({"default": dict(config)})["default"]
-    del connections["default"]
+    _forget(connections)
     try:
         call_command("migrate", verbosity=0)
         yield config
     finally:
         connections.close_all()
         connections.settings["default"] = before
+        _forget(connections)
+
+
+def _forget(connections: Any) -> None:
+    """The next connection of this thread goes to another database."""
+    with suppress(AttributeError):  # there is none
         del connections["default"]
 
 

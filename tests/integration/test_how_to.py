@@ -75,8 +75,9 @@ def test_each_page_leads_to_an_example(page: Path) -> None:
 
 # The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them; those on the outbox:
 # tests/outbox/test_outbox_pages.py, with a database; those on HTTP and the dashboard:
-# tests/integration/test_web_page.py; those on consumers: tests/integration/test_work.py.
-ELSEWHERE = ("spark", "outbox", "http", "dashboard", "consumers")
+# tests/integration/test_web_page.py; those on consumers: tests/integration/test_work.py; the one on tasks of Django:
+# tests/integration/django/test_shop.py.
+ELSEWHERE = ("spark", "outbox", "http", "dashboard", "consumers", "django")
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,21 @@ SUMS: Final = {
 }
 LEAST: Final = (3, 12)
 ROOTS: Final = (".", "bench", "broker", "cli", "gateway", "native", "push", "simulation", "web")
-TOOLS: Final = ("pytest>=8.2", "pytest-timeout>=2.3", "pytest-trio>=0.8", "pytest-xdist>=3.7", "hypothesis>=6.100")
+TOOLS: Final = (
+    "pytest>=8.2",
+    "pytest-timeout>=2.3",
+    "pytest-trio>=0.8",
+    "pytest-xdist>=3.7",
+    "hypothesis>=6.100",
+)
 
 
 def main() -> int:
     """Returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--version", choices=sorted(SUMS), action="append", help="which Django (default: all)")
+    parser.add_argument(
+        "--version", choices=sorted(SUMS), action="append", help="which Django (default: all)"
+    )
     versions = parser.parse_args().version or sorted(SUMS)
     python = find_python()
     if python is None:
@@ -111,7 +119,9 @@ def prepare(python: str, version: str, home: Path) -> None:
     # The package itself is found by its path: its extension is the same for all versions of Python.
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = [one for one in needs["optional-dependencies"]["django"] if not one.startswith("django")]
-    subprocess.run([*pip, "install", f"django=={version}", *needs["dependencies"], *extra, *TOOLS], check=True)
+    subprocess.run(
+        [*pip, "install", f"django=={version}", *needs["dependencies"], *extra, *TOOLS], check=True
+    )
     subprocess.run(
         [*pip, "download", "--no-deps", "--no-binary", "django", "-d", str(home), f"django=={version}"],
         check=True,

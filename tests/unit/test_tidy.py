@@ -319,12 +319,12 @@ def test_no_two_decisions_have_the_same_number() -> None:
 
 
 def test_documents_name_only_make_targets_that_exist() -> None:
-    targets = set(re.findall(r"^\.PHONY: (\w+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^\.PHONY: ([\w-]+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         target
         for path in markdown_files()
         for code in re.findall(r"```.*?```|`[^`\n]+`", path.read_text(encoding="utf-8"), re.DOTALL)
-        for target in re.findall(r"(?:^|[`$;&] ?)make (\w+)", code, re.MULTILINE)
+        for target in re.findall(r"(?:^|[`$;&] ?)make ([\w-]+)", code, re.MULTILINE)
     }
     assert "demo" in named
     assert named <= targets

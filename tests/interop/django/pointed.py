@@ -1,7 +1,7 @@
 """What stands in the place of Django's Dummy and Immediate backends in their tests: Tickwheel's, with a real broker.
 
-The one has two methods that only tests of Django want, and reads them from the table; the other runs what it enqueues, with
-what a worker runs tasks with.
+The one has two methods that only tests of Django want, and reads them from the table; the other runs what it
+enqueues, with what a worker runs tasks with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tickwheel.django.broker import client_of, close_clients
 from tickwheel.testing import broker
 from tickwheel.worker.handler import Handler, Options
 from tickwheel.worker.outcomes import Kind
-
 
 PATIENCE: Final = timedelta(seconds=10)
 
@@ -53,7 +52,9 @@ class DummyBackend(TickwheelBackend):
     @property
     def results(self) -> list[Any]:
         """All of them."""
-        return beside(lambda: [one.result() for one in self.records.rows.order_by("enqueued_at")])  # type: ignore[no-any-return]
+        rows = self.records.rows.order_by("enqueued_at")
+        found: list[Any] = beside(lambda: [one.result() for one in rows])
+        return found
 
     def clear(self) -> None:
         """Forgets them."""

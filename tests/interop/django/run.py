@@ -1,8 +1,8 @@
 """``make django-suite``: Django's ``tests/tasks``, unmodified, with Tickwheel's backend in the place of Django's own.
 
-Django 6 needs Python 3.12, so this makes virtual environments of its own, one for each version of Django; where there is no
-such Python it says so. Django's sources come from its source distribution, whose sum is known. Our own unit tests
-run there, too.
+Django 6 needs Python 3.12, so this makes virtual environments of its own, one for each version of Django; where
+there is no such Python it says so. Django's sources come from its source distribution, whose sum is known. Our own
+unit tests run there, too.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def prepare(python: str, version: str, home: Path) -> None:
         raise SystemExit(f"{archive.name} has the sum {found}, and not {SUMS[version]}.")
     with tarfile.open(archive) as opened:
         for member in opened.getmembers():
-            head, _, path = member.name.partition("/")
+            path = member.name.partition("/")[2]
             if path.startswith("tests/tasks"):
                 member.name = path
                 opened.extract(member, home, filter="data")

@@ -29,8 +29,8 @@ SAYS = {
         "2 sent.",
         "the reminder of the other one, now: rescheduled",
         "Runs tasks of letters: processes 1, threads of each queue 1.",
-        "Please pay order 3.",
-        "Thanks for order 2.",
+        "Please pay order 2.",
+        "Thanks for order 1.",
     ],
     "webhook_receiver.py": ["order 17: not now", "order 17: taken, attempt 2", "forged: refused"],
     "testing_applications.py": [

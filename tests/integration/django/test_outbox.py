@@ -25,6 +25,7 @@ def keys(daemon: Daemon, topic: str) -> list[str]:
             return []
 
 
+@pytest.mark.ci
 def test_only_what_was_committed_is_sent(
     processes: Callable[..., Processes], daemon: Daemon, prefix: str
 ) -> None:
@@ -53,6 +54,7 @@ def test_only_what_was_committed_is_sent(
     assert list(Letter.objects.order_by("id").values_list("text", flat=True)) == ["an order", "for an order"]
 
 
+@pytest.mark.ci
 def test_a_relay_that_runs(processes: Callable[..., Processes]) -> None:
     from django.utils import timezone
 

@@ -115,6 +115,7 @@ def test_a_task_that_ends_its_workers_is_given_up(
     assert {one.exception_class.__name__ for one in result.errors} == {"WorkerLost"}
 
 
+@pytest.mark.ci
 def test_processes_are_started_again_and_stopped(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
@@ -193,6 +194,7 @@ def test_leases_are_renewed(processes: Callable[..., Processes], tmp_path: Path)
     assert (len(begun(tmp_path, "one")), result.attempts, result.errors) == (1, 1, [])
 
 
+@pytest.mark.ci
 def test_priorities_and_times(processes: Callable[..., Processes], daemon: Daemon, prefix: str) -> None:
     from django.utils import timezone
 

@@ -160,6 +160,11 @@ interop: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Try generated cl
 rocketmq-diff: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Compare what RocketMQ's clients see of the gateway and of RocketMQ itself (Java, Maven)
 	TICKWHEEL_INTEROP=1 TICKWHEEL_ROCKETMQ=$(ROCKETMQ)/bin/python $(BIN)/pytest -rs tests/interop/rocketmq/test_differential.py $(TEST_ARGS)
 
+# Django 6 needs Python 3.12; where there is none, this says so. Django's tests come with its source distribution.
+.PHONY: django-suite
+django-suite: $(VENV)/.installed $(VENV)/.compiled ## Run Django's own tests of tasks with Tickwheel's backend (Python 3.12)
+	$(BIN)/python -m tests.interop.django.run $(TEST_ARGS)
+
 .PHONY: vendor
 vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)
 	$(BIN)/python -m tests.support.vendored
@@ -178,7 +183,7 @@ endurance: $(VENV)/.dev $(VENV)/.compiled ## A broker under steady load, whose m
 
 .PHONY: clean
 clean: ## Remove everything that make created, .venv included
-	rm -rf $(VENV) $(CONTRACT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CONTRACT) .venv-django build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f native/tickwheel_native/_native.c native/tickwheel_native/*.so native/*.o native/tickwheel_native/*.o
 	rm -f gateway/native/wire/*.o gateway/tickwheel_gateway/_wire.c gateway/tickwheel_gateway/_http2.c gateway/tickwheel_gateway/*.so gateway/native/*.o gateway/tickwheel_gateway/*.o
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -76,8 +76,9 @@ def test_each_page_leads_to_an_example(page: Path) -> None:
 # The pages on Spark: tests/spark/test_spark_page.py, where one session does all of them; those on the outbox:
 # tests/outbox/test_outbox_pages.py, with a database; those on HTTP and the dashboard:
 # tests/integration/test_web_page.py; those on consumers: tests/integration/test_work.py; those on Celery:
-# tests/integration/celery; those on other task queues: tests/integration/test_queue_pages.py.
-ELSEWHERE = ("spark", "outbox", "http", "dashboard", "consumers", "celery", "dramatiq", "taskiq")
+# tests/integration/celery; on tasks of Django: tests/integration/django/test_shop.py; on other task queues:
+# tests/integration/test_queue_pages.py.
+ELSEWHERE = ("spark", "outbox", "http", "dashboard", "consumers", "celery", "django", "dramatiq", "taskiq")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"_embedded", "outbox", "celery"},
         {"spark", "web", "dramatiq", "taskiq"},
         {"testing"},
+        {"django"},
         {"__main__"},
     ],
     "tickwheel_cli": [

@@ -30,6 +30,14 @@ SAYS = {
         "tasks is to be sent 7 at https://eu.shop.example/jobs/remind",
         "not done with: 1",
     ],
+    "django_outbox_tasks.py": [
+        "the reminder of the one that is paid: cancelled",
+        "2 sent.",
+        "the reminder of the other one, now: rescheduled",
+        "Runs tasks of letters: processes 1, threads of each queue 1.",
+        "Please pay order 2.",
+        "Thanks for order 1.",
+    ],
     "webhook_receiver.py": ["order 17: not now", "order 17: taken, attempt 2", "forged: refused"],
     "testing_applications.py": [
         "14 days, 0:00:00 {'name': 'ada', 'what': 'remind'} 503",

@@ -25,8 +25,10 @@ from tickwheel.outbox.relay.store import HeldTransaction, RelayStore
 from tickwheel.protocol.errors import (
     BadArgument,
     BadTime,
+    BadTopicName,
     BodyTooLarge,
     HeadersTooLarge,
+    KeyTooLong,
     OrderKeyTooLong,
     TickwheelError,
     TransactionRefused,
@@ -43,7 +45,9 @@ _BAD_ROWS: Final = (
     BodyTooLarge,
     HeadersTooLarge,
     OrderKeyTooLong,
+    KeyTooLong,
     BadTime,
+    BadTopicName,
     BadArgument,
     ValueError,
     TypeError,
@@ -161,8 +165,12 @@ class BatchMover:
         if turn.has_gaps and not rows and not self.aside:
             return await self._turn_to(held, turn._replace(has_gaps=False))
         refused = self.stats.refused
-        messages = self._sendable(rows)
-        sent, done = await self._send(markers, turn, messages)
+        sendable = self._sendable(rows)
+        # A batch goes to one topic, that of its first row; rows of others come next.
+        topic = sendable[0].topic or self._topic if sendable else self._topic
+        messages = [one for one in sendable if (one.topic or self._topic) == topic]
+        others = len(sendable) - len(messages)
+        sent, done = await self._send(markers, turn, topic, messages)
         if done is None:
             return await self._resume(held, turn, markers)
         if not sent:
@@ -170,7 +178,7 @@ class BatchMover:
         await self.at("sent")
         await held.call(self._finish, done, [message.id for message in sent])
         is_full = len(rows) >= self._limit
-        if len(sent) < len(messages) or len(messages) + self.stats.refused - refused < len(rows):
+        if len(sent) < len(messages) or len(messages) + others + self.stats.refused - refused < len(rows):
             self._limit = 2 * len(sent)  # a part was too large, or had one that was refused
         elif is_full:
             self._limit *= 2
@@ -207,7 +215,7 @@ class BatchMover:
         return messages
 
     async def _send(
-        self, markers: Markers, turn: Turn, messages: list[Outgoing]
+        self, markers: Markers, turn: Turn, topic: str, messages: list[Outgoing]
     ) -> tuple[list[Outgoing], Turn | None]:
         """What of the messages is stored, which may be a part of them, and the turn after that. None instead of a turn:
         the broker has a batch of this number."""
@@ -215,7 +223,7 @@ class BatchMover:
         while messages:
             outdated = [one for one in self._live if one <= turn.batch]
             try:
-                await self._asked(markers.send(number, self._topic, shape, messages, outdated))
+                await self._asked(markers.send(number, topic, shape, messages, outdated))
             except _REFUSALS as refusal:
                 live = await self._asked(markers.live())
                 if number in live:
@@ -225,7 +233,7 @@ class BatchMover:
                     self._live = live  # a marker was cancelled by hand: try again without it
                 elif len(messages) > 1:
                     messages = messages[: len(messages) // 2]  # half by half to the one that is refused
-                elif await self._is_there(messages[0], turn, refusal):
+                elif await self._is_there(topic, messages[0], turn, refusal):
                     self.stats.duplicates += 1
                     return messages, turn  # nothing was sent, so no batch has the number
                 elif messages[0].is_renamed or not isinstance(refusal, TransactionRefused):
@@ -245,7 +253,7 @@ class BatchMover:
         self.stats.refused += 1
         self.aside.add(row_id, error)
 
-    async def _is_there(self, message: Outgoing, turn: Turn, refusal: TickwheelError) -> bool:
+    async def _is_there(self, topic: str, message: Outgoing, turn: Turn, refusal: TickwheelError) -> bool:
         """Whether this very message is in the broker, although the database does not know it as sent.
 
         That is possible only when the database has forgotten commits: it was restored, or a replica took over.
@@ -258,7 +266,7 @@ class BatchMover:
             return False
         page = await self._asked(
             self._client.browse(
-                self._topic, after_id=int(found[1]) - 1, limit=1, max_body_bytes=len(message.body) + 1
+                topic, after_id=int(found[1]) - 1, limit=1, max_body_bytes=len(message.body) + 1
             )
         )
         return any(

@@ -1,11 +1,12 @@
 """The relay: committed messages of a message table go to the broker, each exactly once.
 
-Producers need the database only. The relay hands future messages over at once, and the broker's wheel does the waiting.
+Producers need the database only. The relay hands future messages over at once, and the broker's wheel does the
+waiting.
 
 Exactly once, because the broker stores a batch together with a marker that has the batch's number, in one record, and
 the database marks the rows as sent together with that number, in one commit. The number is the same on both sides, or
-the broker's is one ahead: then its marker says what was sent. No time limit is part of this: markers are not purged, so
-it does not matter how long the broker remembers the keys of messages, nor how long a relay was down.
+the broker's is one ahead: then its marker says what was sent. No time limit is part of this: markers are not purged,
+so it does not matter how long the broker remembers the keys of messages, nor how long a relay was down.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tickwheel.outbox.messages.table import MessageTable
 from tickwheel.outbox.relay.batch import BatchMover, Outcome, RelayStats
 from tickwheel.outbox.relay.ledger import Ledger
 from tickwheel.outbox.relay.log import log
-from tickwheel.outbox.relay.rows import RowReader
+from tickwheel.outbox.relay.rows import OWN_TOPICS, RowReader
 from tickwheel.outbox.relay.store import RelayStore
 from tickwheel.outbox.threads import finish_in_thread
 from tickwheel.outbox.watch import Bell, Watch, watch_table
@@ -69,6 +70,8 @@ class Relay:
     bookkeeping. ``body``: the column that
     becomes the body; by default ``message`` or ``body``, else the body is a JSON object of all columns. ``headers``:
     the columns that become headers; by default all others. ``order_key``: the column with the ordering key.
+    ``key``: the column with the key, by default it is ``<table>:<id>``. ``topic_column``: the column with the topic,
+    for rows of several; what has none there goes to ``topic``.
     ``batch``: the most rows at a time. ``poll_s``: how often the table is looked at although no commit was noticed.
     ``send_timeout_s``: how long rows may stay locked while the broker is asked (2 s on SQLite, else 30 s).
 
@@ -88,12 +91,14 @@ class Relay:
         body: str | None = None,
         headers: Sequence[str] | None = None,
         order_key: str | None = None,
+        key: str | None = None,
+        topic_column: str | None = None,
         batch: int = 1_000,
         poll_s: float = 5.0,
         send_timeout_s: float | None = None,
     ) -> None:
         check_name(topic)
-        if topic.startswith("tickwheel."):
+        if topic.startswith(OWN_TOPICS):
             raise BadArgument(f"{topic} is a topic of Tickwheel's own.", advice="Choose another name.")
         if isinstance(table, MessageTable):
             table = table.name
@@ -108,7 +113,8 @@ class Relay:
         poll_s, send_timeout_s = seconds(poll_s, "poll_s"), seconds_or_none(send_timeout_s, "send_timeout_s")
         if poll_s == 0 or send_timeout_s == 0:
             raise BadArgument("poll_s and send_timeout_s must be above 0.", advice="Use seconds: 5.0")
-        for option, name in (("body", body), ("order_key", order_key)):
+        named = (("body", body), ("order_key", order_key), ("key", key), ("topic_column", topic_column))
+        for option, name in named:
             if name is not None:
                 text(name, option, "Use the name of a column.")
         columns, headers = _names(columns, "columns"), _names(headers, "headers")
@@ -121,6 +127,8 @@ class Relay:
             "body": body,
             "headers": headers,
             "order_key": order_key,
+            "key": key,
+            "topic": topic_column,
         }
         self._batch = batch
         self._poll_s = poll_s

@@ -14,9 +14,15 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
-from tickwheel.client.columns import encode_one_body, encode_one_headers, encode_one_order_key
+from tickwheel.client.columns import (
+    check_name,
+    encode_one_body,
+    encode_one_headers,
+    encode_one_key,
+    encode_one_order_key,
+)
 from tickwheel.outbox.errors import BadTable
-from tickwheel.protocol.errors import BadTime
+from tickwheel.protocol.errors import BadTime, BadTopicName, KeyTooLong
 from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_KEY_BYTES, MAX_PRIORITY, MAX_TIME_MS
 
 if TYPE_CHECKING:
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
 
 BOOKKEEPING: Final = ("priority", "epoch", "time_next", "time_acked")
 """The columns of a message table that are no part of its messages."""
+OWN_TOPICS: Final = "tickwheel."
+"""How the names of topics begin that are Tickwheel's own."""
 _BODIES: Final = ("message", "body")
 _NS_A_MS: Final = 1_000_000
 _SUFFIX_BYTES: Final = 32
@@ -44,6 +52,8 @@ class Outgoing:
     deliver_at_ms: int
     key: str
     fingerprint: int
+    topic: str = ""
+    """Empty: that of the relay."""
     is_renamed: bool = False
 
     @property
@@ -54,12 +64,19 @@ class Outgoing:
     def check(self, limits: HelloOk) -> None:
         """Raises what the broker would refuse it for."""
         encode_one_body(self.body, limits)
+        encode_one_key(self.key, limits)
+        if not self.is_renamed and len(self.key.encode()) > MAX_KEY_BYTES - _SUFFIX_BYTES:
+            raise KeyTooLong(f"The key of a row may have {MAX_KEY_BYTES - _SUFFIX_BYTES} bytes at most.")
         if self.headers:
             encode_one_headers(self.headers, limits)
         if self.order_key is not None:
             encode_one_order_key(self.order_key, limits)
         if self.deliver_at_ms > MAX_TIME_MS:
             raise BadTime(f"The row is due in {self.deliver_at_ms:,} ms since 1970, after the year 9999.")
+        if self.topic:
+            check_name(self.topic)
+            if self.topic.startswith(OWN_TOPICS):
+                raise BadTopicName(f"{self.topic} is a topic of Tickwheel's own.")
 
 
 class RowReader:
@@ -73,6 +90,8 @@ class RowReader:
         body: str | None = None,
         headers: Sequence[str] | None = None,
         order_key: str | None = None,
+        key: str | None = None,
+        topic: str | None = None,
     ) -> None:
         """``columns``: those of the message, the id among them; all of the user's if None. Raises BadTable."""
         self.table = table
@@ -82,10 +101,12 @@ class RowReader:
         _check_columns(table, chosen)
         if body is None:
             body = next((name for name in _BODIES if name in chosen), None)
-        named = [name for name in (body, order_key) if name is not None]
+        named = [name for name in (body, order_key, key, topic) if name is not None]
         _check_columns(table, [*named, *(headers or ())])
         self.body = body
         self.order_key = order_key
+        self.key = key
+        self.topic = topic
         self._chosen = chosen
         left = [name for name in chosen if name not in (*named, "id")]
         self.headers = list(headers) if headers is not None else left if body is not None else []
@@ -105,6 +126,8 @@ class RowReader:
         row_id, time_next, priority, values = row[0], int(row[1]), row[2], tuple(row[4:])
         named = {"id": row_id, **dict(zip(self._read, values, strict=True))}
         order_key = None if self.order_key is None else named[self.order_key]
+        key = None if self.key is None else named[self.key]
+        topic = None if self.topic is None else named[self.topic]
         return Outgoing(
             id=row_id,
             time_next=time_next,
@@ -113,8 +136,9 @@ class RowReader:
             order_key=None if order_key in (None, "", b"") else text_of(order_key),
             priority=DEFAULT_PRIORITY if priority is None else min(max(int(priority), 0), MAX_PRIORITY),
             deliver_at_ms=max(0, -(-time_next // _NS_A_MS)),  # rounded up: never early
-            key=key_of(self.table.name, row_id),
+            key=key_of(self.table.name, row_id) if key in (None, "", b"") else text_of(key),
             fingerprint=zlib.crc32(repr(values).encode(errors="surrogatepass")),
+            topic="" if topic is None else text_of(topic),
         )
 
     def _body(self, named: Mapping[str, Any]) -> bytes:

@@ -1,0 +1,1 @@
+"""A shop: orders that are paid, or cancelled."""

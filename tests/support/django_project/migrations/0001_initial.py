@@ -1,0 +1,21 @@
+"""The first tables."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    initial = True
+    operations = (
+        migrations.CreateModel(
+            "Letter",
+            [
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("text", models.TextField()),
+            ],
+        ),
+    )

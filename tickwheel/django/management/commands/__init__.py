@@ -1,0 +1,1 @@
+"""What the room above says: each module is a command."""

@@ -15,6 +15,7 @@ one::
 from __future__ import annotations
 
 import atexit
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -372,12 +373,20 @@ class Client:
         return self._client.created_topics
 
     def __enter__(self) -> Client:
+        return self._open(is_patient=True)
+
+    def try_to_open(self) -> Client:
+        """As entering its block, but each node is tried once only, for programs that try again by themselves. Raises
+        NotConnected."""
+        return self._open(is_patient=False)
+
+    def _open(self, *, is_patient: bool) -> Client:
         if self._session is not None:
             return self
         session = BlockingSession(dial=partial(_dial, self._client.security), **self._client.manners())
         self._client.converse(session)
         try:
-            session.run(session.connect(self._client.connect_timeout_s))
+            session.run(session.connect(self._client.connect_timeout_s, is_patient=is_patient))
             self._session = session
             atexit.register(self._close_at_exit)
         except BaseException:
@@ -410,6 +419,19 @@ class Client:
             self._client.converse(None)
             session.hang_up()
 
+    def close_with(self, owner: object) -> weakref.finalize[..., Any]:
+        """From now on it is closed when its owner is garbage, at the latest when the program ends. Pending requests are
+        not waited for then. Detach what is returned before closing the client otherwise."""
+        atexit.unregister(self._close_at_exit)
+        return weakref.finalize(owner, self._hang_up)
+
+    def _hang_up(self) -> None:
+        session, self._session = self._session, None
+        if session is not None and not session.is_forked:
+            self._client.converse(None)
+            with suppress(TickwheelError, RuntimeError):
+                session.hang_up()
+
     def _close_at_exit(self) -> None:
         with suppress(TickwheelError):
             self.close()
@@ -424,6 +446,12 @@ class Client:
         if self._session.is_forked:
             raise ClientForked
         return self._session
+
+    @property
+    def session(self) -> BlockingSession:
+        """Its conversation with the broker, for what carries it on by itself, such as the event loop of a framework.
+        Raises ClientClosed, ClientForked."""
+        return self._running
 
     def subscribe(
         self,

@@ -180,6 +180,16 @@ class Monitor:
             self._reader = before  # first of all: an interruption may come at the next call
             _regain(lock)
 
+    def read_at_once(self) -> None:
+        """Reads once, and waits for nothing. Not if another thread reads: that one sees to everything. With the lock."""
+        if self._reader is not None:
+            return
+        try:
+            self._read(_Turn(threading.get_ident()), self.now())
+        finally:
+            if self._reader is None:
+                self._wake_one()
+
     def rest(self, until: float) -> None:
         """Waits without the lock, in the place of reading."""
         assert self._reader is not None

@@ -23,6 +23,7 @@ from tickwheel.client.conversation import Conversation
 from tickwheel.client.link import Link
 from tickwheel.client.security import explain_tls
 from tickwheel.client.url import Address
+from tickwheel.protocol.bodies.requests import HelloOk
 from tickwheel.protocol.errors import ClientForked, InternalError, NotConnected, TickwheelError
 
 T = TypeVar("T")
@@ -67,6 +68,8 @@ class BlockingSession(Conversation):
         """When requests and connections are looked at that may have waited too long."""
         self._seen_at = -math.inf
         """When the socket was last seen without anything to read."""
+        self._round_ended = self.monitor.event()
+        """All nodes were tried once."""
         self._bell, self._ear = _bell()
         self._is_rung = False
         self._attendant: threading.Thread | None = None
@@ -102,10 +105,28 @@ class BlockingSession(Conversation):
 
         return self.monitor.hold(carried)
 
-    async def connect(self, timeout_s: float) -> None:
-        """Waits for the first connection. Raises NotConnected with the last reason, or why it can never be."""
+    def turn(self) -> None:
+        """What can be done now without waiting: reads what has come, writes what is left, goes on with a connection that
+        is being opened, ends requests that have waited too long. For an event loop that watches ``fileno``, and comes
+        every ``watch_s`` seconds besides."""
+
+        def turned() -> None:
+            is_due = self.waits.now() >= self._look_at
+            self.monitor.read_at_once()
+            if is_due:  # then that was all that it did
+                self.monitor.read_at_once()
+
+        self.monitor.hold(turned)
+
+    def fileno(self) -> int:
+        """The descriptor of the connection; -1: there is none now. The next connection has another one."""
+        return -1 if self._open is None else self._open[1].fileno()
+
+    async def connect(self, timeout_s: float, *, is_patient: bool = True) -> None:
+        """Waits for the first connection, ``is_patient`` or not: until each node was tried once. Raises NotConnected with
+        the last reason, or why it can never be."""
         with self.monitor.within(timeout_s):
-            await self._connected.wait()
+            await (self._connected if is_patient else self._round_ended).wait()
         self.check_connected()
 
     async def drain(self) -> None:
@@ -181,6 +202,15 @@ class BlockingSession(Conversation):
 
     # -- carrying --
 
+    def _established(self, link: Link, hello: HelloOk) -> None:
+        super()._established(link, hello)
+        self._round_ended.set()
+
+    def close(self, error: TickwheelError | None = None) -> None:
+        """See `Conversation`."""
+        super().close(error)
+        self._round_ended.set()
+
     def step(self, until: float) -> None:
         """See `Carrier`."""
         now = self.waits.now()
@@ -242,6 +272,7 @@ class BlockingSession(Conversation):
         if address is None:
             self._is_in_round, self._round_at = False, now + self._backoff.next_s()
             self.end_round()
+            self._round_ended.set()
             return
         try:
             opening = self._dial(address, now, self.nodes.patience_s)

@@ -1,0 +1,42 @@
+"""What Kombu and Celery must know of this transport: its URLs, what it does to tasks, and that it can broadcast."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from celery.signals import task_prerun, worker_init
+from celery.worker.consumer.gossip import Gossip
+from celery.worker.consumer.mingle import Mingle
+from kombu.transport import TRANSPORT_ALIASES
+
+from tickwheel.celery.eta import put_back
+
+TRANSPORT: Final = "tickwheel.celery.transport.transport:Transport"
+"""Where Kombu finds it; also for ``broker_transport``."""
+
+DRIVER: Final = "tickwheel"
+_SOLO_LEASE_S: Final = 3600.0
+"""As long as Redis has it."""
+
+
+def register() -> None:
+    """Makes the URLs known, and connects to the signals. Any number of times."""
+    for scheme in ("tickwheel", "tickwheels"):
+        TRANSPORT_ALIASES[scheme] = TRANSPORT
+    # Celery has lists of the transports that can broadcast: without this, workers start as --without-mingle and
+    # --without-gossip have it.
+    for step in (Mingle, Gossip):
+        step.compatible_transports = frozenset({*step.compatible_transports, DRIVER})
+    task_prerun.connect(put_back, weak=False, dispatch_uid="tickwheel.eta")
+    worker_init.connect(lease_for_solo, weak=False, dispatch_uid="tickwheel.solo")
+
+
+def lease_for_solo(sender: Any = None, **_: Any) -> None:
+    """For the signal ``worker_init``: a pool that runs tasks in the loop itself cannot renew leases meanwhile, so they
+    are long."""
+    pool = getattr(sender, "pool_cls", None)
+    name = pool if isinstance(pool, str) else getattr(pool, "__module__", "")
+    if sender is not None and name.rpartition(".")[2] == "solo":
+        options = dict(sender.app.conf.broker_transport_options or {})
+        options.setdefault("visibility_timeout", _SOLO_LEASE_S)
+        sender.app.conf.broker_transport_options = options

@@ -1,0 +1,417 @@
+"""A connection of Kombu: one blocking client, the feeds of its consumers, and what came for them.
+
+Reading and handing out are two things. Whatever reads the socket (a request that waits for its answer, the hub, a
+program that waits for messages) puts what came into a queue here; it is handed out where Kombu asks for events, or in a
+callback of the hub for a descriptor. Never in a tick of the hub: what is delivered there has its acks asleep until the
+hub polls next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypeVar
+
+from tickwheel import sync
+from tickwheel.blocking.session import BlockingSession
+from tickwheel.celery.transport.feed import Feed
+from tickwheel.celery.transport.hub import Watch
+from tickwheel.celery.transport.leases import Leases, give_back
+from tickwheel.celery.transport.options import Options
+from tickwheel.celery.transport.sending import Sender, was_sent_recently
+from tickwheel.celery.transport.topology import Topology
+from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckQueue
+from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
+from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
+from tickwheel.protocol.limits import MAX_FETCH_BYTES
+from tickwheel.protocol.messages import Delivery, FetchOk
+
+logger = logging.getLogger("tickwheel.celery")
+T = TypeVar("T")
+
+_TICK: Final = timedelta(milliseconds=100)
+"""What was confirmed just now is ready within so long."""
+_SLICE_S: Final = 1.0
+"""So long at most something is waited for in one piece: then leases and the connection are looked at."""
+
+
+class Batch(BaseBatch[BaseMessage]):
+    """Messages that came together."""
+
+    message_class = BaseMessage
+
+
+class Consumer(Protocol):
+    """What takes the messages of a feed."""
+
+    def take(self, feed: Feed, message: BaseMessage) -> bool:
+        """Hands a message to the program. False: it was not for it, and is settled."""
+
+
+class Connection:
+    """What ``kombu.Connection.connection`` is. It ends with `close`."""
+
+    def __init__(self, kombu_connection: Any, url: str, options: Options) -> None:
+        """Opens it. Raises NotConnected, ConfigError, ConnectionDenied and other errors of a client that connects."""
+        self.client = kombu_connection
+        """The ``kombu.Connection``: Kombu looks for it here."""
+        self.options = options
+        self.topology = Topology()
+        self.channels: list[Any] = []
+        self.readers: dict[str, tuple[bool, float]] = {}
+        """Whether a topic has groups, and until when (of the client's clock) that is believed."""
+        timeout_s = kombu_connection.connect_timeout or 5.0
+        self.broker = sync.Client(url, connect_timeout=float(timeout_s), **options.client).try_to_open()
+        self._session: BlockingSession = self.broker.session
+        self._ending = self.broker.close_with(self)
+        self.leases = Leases(self._session, options.visibility_timeout)
+        self.sender = Sender(self.broker, options)
+        self._acks: dict[tuple[str, str], AckQueue] = {}
+        self._ready: OrderedDict[Feed, deque[BaseMessage]] = OrderedDict()
+        """What came for each feed. The first one has its turn next, and then goes to the end."""
+        self._arrived = self._session.waits.event()
+        self._consumers: dict[Feed, Consumer] = {}
+        self._lost_at: float | None = None
+        self._failure: TickwheelError | None = None
+        self._watch: Watch | None = None
+        self._is_closed = False
+
+    # -- its state --
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it was neither closed nor inherited by a fork, nor lost for longer than is allowed."""
+        if self._is_closed or self._session.is_closed:
+            return False
+        return self._failure is None and not self._is_lost()
+
+    def _is_lost(self) -> bool:
+        if self._session.is_connected:
+            self._lost_at = None
+            return False
+        now = self._session.waits.now()
+        if self._lost_at is None:
+            self._lost_at = now
+        return now - self._lost_at > self.options.reconnect_timeout
+
+    def check(self) -> None:
+        """Raises NotConnected, ClientClosed, or why a consumer cannot go on."""
+        if self._failure is not None:
+            raise self._failure.copy()
+        if self._is_closed:
+            raise ClientClosed("The connection was closed.")
+        if self._is_lost():
+            raise NotConnected(
+                f"The connection to {self.broker.url} has been lost for {self.options.reconnect_timeout:g} s."
+            )
+
+    @property
+    def ready(self) -> int:
+        """How many messages have come and were not handed out."""
+        return sum(map(len, self._ready.values()))
+
+    # -- carrying --
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine of the client, waited for. Raises TickwheelError."""
+        try:
+            return self._session.run(work)
+        finally:
+            self._follow()
+
+    def change(self, work: Callable[[], T]) -> T:
+        """Does something that waits for nothing, and writes what it leaves to be written. Raises ClientClosed."""
+        try:
+            return self._session.change(work)
+        finally:
+            self._follow()
+
+    def turn(self) -> None:
+        """What can be done now without waiting. Raises NotConnected when the connection is lost for good."""
+        self._session.turn()
+        self._renew()
+        self._follow()
+        self.check()
+
+    def reconnect(self) -> None:
+        """Goes on with a lost connection, for a moment."""
+
+        async def connected() -> None:
+            with self._session.waits.within(0.1):
+                while not self._session.is_connected:
+                    await self._session.waits.event().wait()
+
+        if not self._session.is_connected and not self._session.is_closed:
+            self.run(connected())
+
+    def fileno(self) -> int:
+        """Of the socket; -1: there is none."""
+        return self._session.fileno()
+
+    @property
+    def watch_s(self) -> float:
+        """How often to `turn` at least."""
+        return self._session.watch_s
+
+    def _renew(self) -> None:
+        now = self._session.waits.now()
+        if now >= self.leases.due_at and self._session.is_connected:
+            self.change(lambda: self.leases.turn(now))
+
+    def _follow(self) -> None:
+        if self._watch is not None:
+            self._watch.follow()
+
+    # -- Kombu's event loop --
+
+    def attach(self, loop: Any) -> None:
+        """From now on the hub's loop delivers."""
+        self.detach()
+        self._watch = Watch(self, loop)
+        self._watch.follow()
+        if self.ready:
+            self._watch.ring()
+
+    def detach(self, loop: Any = None) -> None:
+        """The end of that."""
+        watch = self._watch
+        if watch is not None and (loop is None or watch.loop is loop):
+            self._watch = None
+            watch.close()
+
+    # -- what comes: see `feed.Sink`; with the lock --
+
+    def came(self, feed: Feed, delivery: Delivery) -> None:
+        """See ``Sink``."""
+        batch = Batch(delivery, feed.topic, feed.acks)
+        are_new = self.leases.add(feed.acks, delivery.ids, delivery.epochs)
+        self._ready.setdefault(feed, deque()).extend(
+            message for message, is_new in zip(batch, are_new, strict=True) if is_new
+        )
+        self._arrived.set()
+        if self._watch is not None:
+            self._watch.ring()
+
+    def revoked(self, feed: Feed, ids: Sequence[int], epochs: Sequence[int]) -> None:
+        """See ``Sink``."""
+        for message_id in ids:
+            self.leases.take(feed.acks, message_id)
+
+    def leased_for(self, lease_s: float) -> None:
+        """See ``Sink``."""
+        self.leases.learn(lease_s)
+
+    def given_back(self, feed: Feed) -> None:
+        """See ``Sink``. What is being worked on is kept in mind: when the broker delivers it again, it is not new."""
+        for message in self._ready.pop(feed, ()):
+            self.leases.take(feed.acks, message.id)
+
+    def ended(self, feed: Feed, error: TickwheelError) -> None:
+        """See ``Sink``."""
+        if feed in self._consumers:
+            self._failure = error
+            self._arrived.set()
+
+    # -- handing out --
+
+    def deliver(self) -> bool:
+        """Hands out all that came; whether there was something. Raises what a callback of the program raises."""
+        has_delivered = False
+        while self.ready:
+            has_delivered = self._deliver_of_one() or has_delivered
+        return has_delivered
+
+    def _deliver_of_one(self) -> bool:
+        """Hands out what came for the feed whose turn it is; whether there was something."""
+        feed = next((one for one, messages in self._ready.items() if messages), None)
+        if feed is None:
+            return False
+        self._ready.move_to_end(feed)
+        waiting, consumer = self._ready[feed], self._consumers.get(feed)
+        has_delivered = False
+        for _ in range(len(waiting)):
+            try:
+                message = waiting.popleft()
+            except IndexError:  # a callback has asked for events, too
+                break
+            if not self.leases.holds(feed.acks, message.id):
+                continue  # lost while it waited here
+            if consumer is None:
+                self.give_back(feed.acks, [message.id], seen=False)
+                continue
+            has_delivered = consumer.take(feed, message) or has_delivered
+        return has_delivered
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        """Hands out what came for one consumer, or what comes within ``timeout`` seconds; None: without a limit. Raises
+        ``socket.timeout``, and as `turn`."""
+        waits = self._session.waits
+        until = None if timeout is None else waits.now() + timeout
+        self.turn()
+        while not self._deliver_of_one():
+            if self.ready:
+                continue
+            left_s = _SLICE_S if until is None else min(_SLICE_S, until - waits.now())
+            if left_s <= 0:
+                raise TimeoutError("no message came in time")
+            self.run(self._arrival(min(left_s, self.leases.period_s)))
+            self._renew()
+            self.check()
+
+    async def _arrival(self, timeout_s: float) -> None:
+        waits = self._session.waits
+        with waits.within(timeout_s):
+            while not self.ready and self._failure is None:
+                if self._arrived.is_set():
+                    self._arrived = waits.event()
+                await self._arrived.wait()
+
+    # -- consumers --
+
+    def acks_of(self, topic: str, group: str) -> AckQueue:
+        """Where acks of a group go; the same one for all that this connection has of it."""
+        found = self._acks.get((topic, group))
+        if found is None:
+            found = self._acks[topic, group] = AckQueue(self._session, group, topic)
+        return found
+
+    def open_feed(self, consumer: Consumer, topic: str, group: str, credit: int, **options: Any) -> Feed:
+        """A subscription whose messages go to a consumer. Raises TickwheelError."""
+        feed = Feed(self._session, self, self.acks_of(topic, group), topic, credit=credit, **options)
+        self._consumers[feed] = consumer
+        self._ready[feed] = deque()
+        self._ready.move_to_end(feed, last=False)
+        try:
+            self.run(feed.open())
+        except BaseException:
+            del self._consumers[feed], self._ready[feed]
+            raise
+        return feed
+
+    def stop_feed(self, feed: Feed) -> None:
+        """Its consumer wants no more. What it was not given goes back; what it has stays its own."""
+        with _lost_is_fine():
+            self.run(feed.stop())
+        self._consumers.pop(feed, None)
+        unseen = [message.id for message in self._ready.pop(feed, ())]
+        self.give_back(feed.acks, unseen, seen=False)
+
+    def leave_feed(self, feed: Feed) -> None:
+        """Ends a subscription that was stopped."""
+        with _lost_is_fine():
+            self.run(feed.leave())
+
+    def take_waiting(self, topic: str, group: str) -> BaseMessage | None:
+        """A message that came for a consumer of this connection, and that no program has seen."""
+        acks = self._acks.get((topic, group))
+        for feed, waiting in self._ready.items():
+            while feed.acks is acks and waiting:
+                message = waiting.popleft()
+                if self.leases.holds(acks, message.id):
+                    return message
+        return None
+
+    def fetch(self, topic: str, group: str) -> BaseMessage | None:
+        """One message, if there is one. Raises TickwheelError."""
+        wait = _TICK if was_sent_recently(self.broker.url, topic) else None
+        options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
+        call = FetchCall(self._session, options.request(topic, group))
+
+        async def fetched() -> FetchOk:
+            await self._session.enqueue(call)
+            try:
+                await self._session.wait(call)
+            except BaseException:
+                call.give_up()
+                raise
+            assert isinstance(call.body, FetchOk)
+            return call.body
+
+        answer = self.run(fetched())
+        if not answer.delivery.count:
+            return None
+        acks = self.acks_of(topic, group)
+        acks.resume(answer.group_id)
+        self.change(lambda: self.leases.add(acks, answer.delivery.ids, answer.delivery.epochs))
+        return next(iter(Batch(answer.delivery, topic, acks)))
+
+    # -- settling: nothing here waits --
+
+    def ack(self, acks: AckQueue, message_id: int) -> None:
+        """Acks a message. Raises ClientClosed."""
+
+        def ack() -> None:
+            epoch = self.leases.take(acks, message_id)
+            if epoch is not None:
+                flight = acks.add(message_id, epoch)
+                if len(flight.ids) >= FLIGHT_ACKS_MAX:
+                    flight.open = False
+
+        self.change(ack)
+
+    def give_up(self, acks: AckQueue, message_id: int) -> None:
+        """Makes a message a dead letter. Raises ClientClosed."""
+
+        def gave_up() -> None:
+            epoch = self.leases.take(acks, message_id)
+            if epoch is not None:
+                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True)
+
+        self.change(gave_up)
+
+    def give_back(self, acks: AckQueue, ids: Sequence[int], *, seen: bool) -> None:
+        """Gives messages back, to be delivered again at once; what was not ``seen`` was no attempt. Nothing happens
+        without a connection: then they come again when their leases end."""
+
+        def gave_back() -> None:
+            held = [(one, epoch) for one in ids if (epoch := self.leases.take(acks, one)) is not None]
+            give_back(
+                self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen
+            )
+
+        if ids and not self._session.is_closed:
+            self.change(gave_back)
+
+    # -- the end --
+
+    def close(self) -> None:
+        """Closes its channels and itself. What was not acked goes back. Raises what a pipelined message raised."""
+        if self._is_closed:
+            return
+        try:
+            for channel in list(self.channels):
+                channel.close()
+            if self._session.is_connected:
+                self.sender.confirm()
+        finally:
+            self._is_closed = True
+            self.detach()
+            self.leases.forget_all()
+            self._ending.detach()
+            self.broker.close()
+
+    def forget(self) -> None:
+        """This process is a child of the one whose connection it is."""
+        self._is_closed = True
+        if self._watch is not None:
+            self._watch.forget()
+            self._watch = None
+        self.channels.clear()
+        self._ending.detach()
+        self.broker.close()
+
+
+class _lost_is_fine:
+    """What a subscription holds goes back by itself where there is no connection."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        return isinstance(error, NotConnected | ClientClosed)
+
+
+

@@ -1,0 +1,166 @@
+"""What a connection holds un-acked, and the renewal of its leases: all of a group in one request, which is not awaited.
+
+A lease is renewed as long as its message is held here, however long its task runs; that ends with the process. Where
+nothing can renew leases, because tasks block the loop, each message is given a long lease when it comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from tickwheel.client.calls import RequestCall
+from tickwheel.client.consumer.acks import AckQueue
+from tickwheel.client.conversation import Conversation
+from tickwheel.protocol.bodies.settling import Extend, ExtendOk, Nack, Return
+from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
+from tickwheel.protocol.machine import AnswerBody
+
+logger = logging.getLogger("tickwheel.celery")
+
+_EXTENDED: Final = "extended"
+_SHORTEST_S: Final = 0.25
+
+
+class Leases:
+    """All methods but `turn` are called by whoever reads, with the lock of the session; `turn` as well."""
+
+    def __init__(self, conversation: Conversation, visibility_timeout_s: float | None) -> None:
+        self._conversation = conversation
+        self._visibility_s = visibility_timeout_s
+        self._held: dict[AckQueue, dict[int, int]] = {}
+        """The epoch of each message, by its id."""
+        self._lease_s = math.inf
+        self._turned_at = -math.inf
+
+    @property
+    def count(self) -> int:
+        """How many messages are held."""
+        return sum(map(len, self._held.values()))
+
+    def learn(self, lease_s: float) -> None:
+        """Leases last so long, the shortest of them."""
+        self._lease_s = min(self._lease_s, lease_s)
+
+    @property
+    def period_s(self) -> float:
+        """How often to renew; infinite: there is nothing yet."""
+        return max(_SHORTEST_S, (self._visibility_s or self._lease_s) / 3)
+
+    @property
+    def due_at(self) -> float:
+        """When `turn` is to be called next; infinite while nothing is held."""
+        return self._turned_at + self.period_s if self._held else math.inf
+
+    def add(self, acks: AckQueue, ids: Sequence[int], epochs: Sequence[int]) -> list[bool]:
+        """These came. For each whether it is new; else it is held already, and was only leased anew, because the
+        broker had been started again meanwhile."""
+        now = self._conversation.waits.now()
+        if not self._held:
+            self._turned_at = now
+        held = self._held.setdefault(acks, {})
+        are_new = [message_id not in held for message_id in ids]
+        held.update(zip(ids, epochs, strict=True))
+        if self._visibility_s is not None:
+            self._extend(acks, list(zip(ids, epochs, strict=True)), self._visibility_s)
+        return are_new
+
+    def take(self, acks: AckQueue, message_id: int) -> int | None:
+        """No longer held: it is settled now. Its epoch; None: it was lost before."""
+        held = self._held.get(acks)
+        epoch = None if held is None else held.pop(message_id, None)
+        if held is not None and not held:
+            del self._held[acks]
+        return epoch
+
+    def holds(self, acks: AckQueue, message_id: int) -> bool:
+        """Whether a message is held."""
+        return message_id in self._held.get(acks, ())
+
+    def forget_all(self) -> None:
+        """Nothing is held any more."""
+        self._held.clear()
+
+    def turn(self, now: float) -> None:
+        """Renews all leases, if it is time."""
+        if now < self.due_at:
+            return
+        self._turned_at = now
+        for acks, held in self._held.items():
+            self._extend(acks, list(held.items()), self._visibility_s or self._lease_s)
+
+    def _extend(self, acks: AckQueue, receipts: list[tuple[int, int]], for_s: float) -> None:
+        for at in range(0, len(receipts), MAX_IDS_A_REQUEST):
+            some = receipts[at : at + MAX_IDS_A_REQUEST]
+            self._conversation.submit(_ExtendCall(self, acks, some, for_s, self._conversation.deadline()))
+
+    def extended(self, acks: AckQueue, receipts: Sequence[tuple[int, int]], results: Sequence[str]) -> None:
+        """What the broker said of a renewal."""
+        for (message_id, epoch), result in zip(receipts, results, strict=True):
+            held = self._held.get(acks, {})
+            if result == _EXTENDED or held.get(message_id) != epoch:
+                continue
+            logger.warning("message %d of group %r is lost: %s", message_id, acks.group_name, result)
+            self.take(acks, message_id)
+
+
+def give_back(conversation: Conversation, acks: AckQueue, ids: list[int], epochs: list[int], *, seen: bool, give_up: bool = False
+) -> None:
+    """Gives messages back at once, without waiting for the answer. What was not ``seen`` was no attempt; ``give_up``:
+    they become dead letters. Raises ClientClosed."""
+    group_id = acks.group_id
+    if group_id is None or not ids:
+        return
+    for at in range(0, len(ids), MAX_IDS_A_REQUEST):
+        part = slice(at, at + MAX_IDS_A_REQUEST)
+        request = (
+            Nack(
+                group_id=group_id,
+                ids=ids[part],
+                epochs=epochs[part],
+                delay_ms=None if give_up else 0,
+                give_up=give_up,
+            )
+            if seen
+            else Return(group_id=group_id, ids=ids[part], epochs=epochs[part])
+        )
+        call = RequestCall(request, conversation.deadline())
+        conversation.submit(call)
+        conversation.see_off(call)
+
+
+class _ExtendCall(RequestCall):
+    """EXTEND, not awaited."""
+
+    __slots__ = ("_acks", "_leases", "_receipts")
+
+    def __init__(
+        self,
+        leases: Leases,
+        acks: AckQueue,
+        receipts: list[tuple[int, int]],
+        for_s: float,
+        deadline: float,
+    ) -> None:
+        assert acks.group_id is not None
+        ids, epochs = zip(*receipts, strict=True)
+        request = Extend(
+            group_id=acks.group_id,
+            ids=list(ids),
+            epochs=list(epochs),
+            for_ms=max(1, int(for_s * 1_000)),
+            only_longer=True,
+        )
+        super().__init__(request, deadline)
+        self._leases, self._acks, self._receipts = leases, acks, receipts
+
+    def answered(self, body: AnswerBody) -> None:
+        super().answered(body)
+        assert isinstance(body, ExtendOk)
+        self._leases.extended(self._acks, self._receipts, body.results)
+
+    def failed(self, error: TickwheelError) -> None:
+        logger.debug("leases were not renewed: %s", error)

@@ -1,0 +1,214 @@
+"""Sends messages: confirmed one by one, or *pipelined*, when confirmations are awaited for many together.
+
+Each message has a key, so it is safe to send it again when a connection breaks. That of a task that waits for its time
+is known to others, who cancel by it; when it is taken by another message, this one has a suffix.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tickwheel import sync
+from tickwheel.celery.eta import ETA_HEADER, held_back, refuse_protocol_1
+from tickwheel.celery.keys import another_key, eta_key
+from tickwheel.celery.transport.envelope import broker_headers, encode
+from tickwheel.celery.transport.options import Options
+from tickwheel.client.calls import FlightKey, SendFlight
+from tickwheel.client.columns import (
+    KeyMaker,
+    encode_one_body,
+    encode_one_headers,
+    encode_one_key,
+)
+from tickwheel.protocol.errors import TickwheelError
+
+logger = logging.getLogger("tickwheel.celery")
+
+OPEN_MAX: Final = 1_000
+"""So many pipelined messages may be unconfirmed; then all of them are waited for."""
+
+_HIGHEST: Final = 50
+_PRIORITIES: Final = 9
+_TRANSIENT: Final = 1
+"""The delivery mode of what need not survive: nothing waits for its confirmation."""
+
+
+_RECENT_S: Final = 1.0
+_RECENT_MAX: Final = 1_000
+_sent_at: Final[OrderedDict[tuple[str, str], float]] = OrderedDict()
+"""When this process sent to a topic last, by the broker's URL and the topic."""
+
+
+def note_sent(url: str, topic: str) -> None:
+    """A message was sent to a topic."""
+    _sent_at[url, topic] = time.monotonic()
+    _sent_at.move_to_end((url, topic))
+    while len(_sent_at) > _RECENT_MAX:
+        _sent_at.popitem(last=False)
+
+
+def was_sent_recently(url: str, topic: str) -> bool:
+    """Whether this process sent something there just now. It is given out when the broker's clock has ticked, so who
+    asks for it at once waits for that."""
+    return time.monotonic() - _sent_at.get((url, topic), -_RECENT_S) < _RECENT_S
+
+
+class Outgoing(NamedTuple):
+    """A message as it goes to the broker, to one topic or several."""
+
+    body: bytes
+    key: str | None
+    """None: any unique one."""
+    headers: dict[str, str] | None
+    deliver_at_ms: int | None
+    priority: int
+    is_transient: bool
+
+
+def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, options: Options) -> Outgoing:
+    """From what ``Channel.prepare_message`` made. Raises BadArgument, and what JSON raises."""
+    headers: dict[str, Any] = message.get("headers") or {}
+    due_ms, key = None, None
+    if options.eta == "broker":
+        refuse_protocol_1(message)
+        headers, due_ms = held_back(headers, options.timezone)
+    elif ETA_HEADER in headers:
+        headers = {name: value for name, value in headers.items() if name != ETA_HEADER}
+    if due_ms is not None:
+        key = eta_key(headers)
+    properties = message["properties"]
+    return Outgoing(
+        body=encode({**message, "headers": headers}, exchange, routing_key),
+        key=key,
+        headers=broker_headers(headers),
+        deliver_at_ms=due_ms,
+        priority=broker_priority(properties.get("priority")),
+        is_transient=properties.get("delivery_mode") == _TRANSIENT and due_ms is None,
+    )
+
+
+def broker_priority(priority: Any) -> int:
+    """The broker's priority, where the smaller goes first, of AMQP's, where the larger does: 0 to 9."""
+    try:
+        level = min(max(int(priority), 0), _PRIORITIES)
+    except (TypeError, ValueError):
+        level = 0
+    return _HIGHEST - 5 * level
+
+
+class _Open(NamedTuple):
+    """A pipelined message that is not confirmed."""
+
+    flight: SendFlight
+    index: int
+    topic: str
+    message: Outgoing
+
+
+class Sender:
+    """Of one connection."""
+
+    def __init__(self, client: sync.Client, options: Options) -> None:
+        self._client = client
+        self._is_pipelined = options.publish == "pipelined"
+        self._keys = KeyMaker()
+        self._open: deque[_Open] = deque()
+        self._unawaited: deque[_Open] = deque()
+
+    def send(self, topic: str, message: Outgoing) -> None:
+        """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or transient. Raises
+        TickwheelError, of an earlier pipelined one too."""
+        note_sent(self._client.url, topic)
+        if message.key is not None:
+            self._send_once(topic, message, message.key)
+        elif message.is_transient:
+            self._unawaited.append(self._begin(topic, message))
+            if len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set():
+                self._look_at_unawaited()
+        elif self._is_pipelined:
+            self._open.append(self._begin(topic, message))
+            if len(self._open) >= OPEN_MAX:
+                self.confirm()
+        else:
+            self._client.send(
+                topic,
+                message.body,
+                headers=message.headers,
+                deliver_at=message.deliver_at_ms,
+                priority=message.priority,
+            )
+
+    def _send_once(self, topic: str, message: Outgoing, key: str) -> None:
+        while True:
+            result = self._client.send(
+                topic,
+                message.body,
+                key=key,
+                headers=message.headers,
+                deliver_at=message.deliver_at_ms,
+                priority=message.priority,
+            )
+            # What is there and is this very message was sent by this call, before the connection broke.
+            if not (result.duplicate and result.differs):
+                return
+            assert message.key is not None
+            key = another_key(message.key)
+
+    def _begin(self, topic: str, message: Outgoing) -> _Open:
+        session = self._client.session
+
+        async def begun() -> _Open:
+            limits = session.limits
+            body = encode_one_body(message.body, limits)
+            key = self._keys.one() if message.key is None else encode_one_key(message.key, limits)
+            headers = b"" if message.headers is None else encode_one_headers(message.headers, limits)
+            size_bytes = len(body) + len(key) + len(headers)
+            flight = session.flight(FlightKey(topic, False, True, False, True), size_bytes)
+            index = flight.add(
+                body, key, headers, b"", message.deliver_at_ms or 0, message.priority, auto_key=message.key is None
+            )
+            session.charge(flight, size_bytes)
+            return _Open(flight, index, topic, message)
+
+        one = session.run(begun())
+        if not session.knows_topic(topic):
+            # Nothing is written before the broker has told the topic's number, and the answer must be read here.
+            self._land(one)
+        return one
+
+    def _land(self, one: _Open) -> None:
+        async def landed() -> None:
+            await one.flight.done.wait()
+
+        if not one.flight.done.is_set():
+            self._client.session.run(landed())
+
+    def confirm(self) -> None:
+        """Waits until all pipelined messages are on the broker's disk. Raises the first error of one that is not, when
+        all have been answered."""
+        first: TickwheelError | None = None
+        while self._open:
+            try:
+                self._await(self._open.popleft())
+            except TickwheelError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _look_at_unawaited(self) -> None:
+        while self._unawaited and (len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set()):
+            one = self._unawaited.popleft()
+            try:
+                self._await(one)
+            except TickwheelError as error:
+                logger.warning("a transient message to %r was lost: %s", one.topic, error)
+
+    def _await(self, one: _Open) -> None:
+        self._land(one)
+        result = one.flight.result(one.index)
+        if isinstance(result, TickwheelError):
+            raise result

@@ -181,7 +181,7 @@ class Monitor:
             _regain(lock)
 
     def read_at_once(self) -> None:
-        """Reads once, and waits for nothing. Not if another thread reads: that one sees to everything. With the lock."""
+        """Reads once, and waits for nothing. Not if another thread reads: that sees to everything. With the lock."""
         if self._reader is not None:
             return
         try:

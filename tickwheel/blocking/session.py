@@ -106,15 +106,16 @@ class BlockingSession(Conversation):
         return self.monitor.hold(carried)
 
     def turn(self) -> None:
-        """What can be done now without waiting: reads what has come, writes what is left, goes on with a connection that
-        is being opened, ends requests that have waited too long. For an event loop that watches ``fileno``, and comes
-        every ``watch_s`` seconds besides."""
+        """What can be done now without waiting: reads what has come, writes what is left, goes on with a connection
+        that is being opened, ends requests that have waited too long. For an event loop that watches ``fileno``, and
+        comes every ``watch_s`` seconds besides."""
 
         def turned() -> None:
             is_due = self.waits.now() >= self._look_at
             self.monitor.read_at_once()
             if is_due:  # then that was all that it did
                 self.monitor.read_at_once()
+            self.hand_over()  # what came may have left something to say, and the caller may not come again soon
 
         self.monitor.hold(turned)
 
@@ -123,8 +124,8 @@ class BlockingSession(Conversation):
         return -1 if self._open is None else self._open[1].fileno()
 
     async def connect(self, timeout_s: float, *, is_patient: bool = True) -> None:
-        """Waits for the first connection, ``is_patient`` or not: until each node was tried once. Raises NotConnected with
-        the last reason, or why it can never be."""
+        """Waits for the first connection; if not ``is_patient``, until each node was tried once. Raises NotConnected
+        with the last reason, or why it can never be."""
         with self.monitor.within(timeout_s):
             await (self._connected if is_patient else self._round_ended).wait()
         self.check_connected()

@@ -8,15 +8,15 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 from tickwheel.protocol.errors import TickwheelError
 
 
-@click.group(name="tickwheel")  # type: ignore[untyped-decorator]
-@click.pass_context  # type: ignore[untyped-decorator]
+@click.group(name="tickwheel")
+@click.pass_context
 @handle_preload_options  # type: ignore[untyped-decorator]
 def tickwheel(context: click.Context) -> None:
     """Look at the broker of Tickwheel that the app uses."""
 
 
-@tickwheel.command(cls=CeleryCommand)  # type: ignore[untyped-decorator]
-@click.pass_context  # type: ignore[untyped-decorator]
+@tickwheel.command(cls=CeleryCommand)
+@click.pass_context
 def doctor(context: click.Context) -> None:
     """Say whether the broker can be reached, and how soon it answers."""
     app = context.obj.app

@@ -28,7 +28,9 @@ def eta_ms(eta: str | datetime, zone: tzinfo | None) -> int:
     try:
         moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
     except (ValueError, TypeError):
-        raise BadArgument(f"The ETA {eta!r} is no ISO 8601 time.", advice="Give eta= as a datetime.") from None
+        raise BadArgument(
+            f"The ETA {eta!r} is no ISO 8601 time.", advice="Give eta= as a datetime."
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone or _zone_of_app())
     return min(max(1, math.ceil((moment - _EPOCH) / timedelta(milliseconds=1))), MAX_TIME_MS)
@@ -75,11 +77,13 @@ def refuse_protocol_1(message: Mapping[str, Any]) -> None:
 
 def put_back(task: Any = None, **_: Any) -> None:
     """For the signal ``task_prerun``: ``self.request.eta`` is what the sender said."""
-    request = getattr(task, "request", None)
-    eta = None if request is None else getattr(request, ETA_HEADER, None)
+    request: Any = getattr(task, "request", None)
+    eta = getattr(request, ETA_HEADER, None)
     if not eta:
         return
     if not request.eta:
         request.eta = eta
     if request.headers:  # what a task passes on to others
-        request.headers = {name: value for name, value in request.headers.items() if name != ETA_HEADER} or None
+        request.headers = {
+            name: value for name, value in request.headers.items() if name != ETA_HEADER
+        } or None

@@ -20,14 +20,13 @@ from tickwheel.celery.transport.consumer import QueueConsumer, is_stale
 from tickwheel.celery.transport.envelope import decode
 from tickwheel.celery.transport.message import Message
 from tickwheel.celery.transport.sending import outgoing
-from tickwheel.celery.transport.topology import Binding, Queue, Source, queue_of
+from tickwheel.celery.transport.topology import Binding, Source, queue_of
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.protocol.errors import (
     ClientClosed,
     GroupInUse,
     NotConnected,
-    TickwheelError,
     TopicInUse,
     UnknownGroup,
     UnknownTopic,
@@ -170,8 +169,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Cancels what no consumer has, tasks that wait for their time among them; how many. Raises TickwheelError."""
         purged = 0
-        broker = self._open.broker
-        for source in self._open.topology.sources(queue):
+        connection = self._open
+        broker = connection.broker
+        for source in connection.topology.sources(queue):
+            connection.settle(source.topic)
+            purged += connection.drop_waiting(source.topic, source.group)
             try:
                 if source.is_shared:
                     purged += _backlog(broker.group(source.topic, source.group))
@@ -240,6 +242,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         return sum(map(self._size_of, self._open.topology.sources(queue)))
 
     def _size_of(self, source: Source) -> int:
+        self._open.settle(source.topic)
         broker = self._open.broker
         try:
             return _backlog(broker.group(source.topic, source.group))
@@ -290,10 +293,14 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         """Sends a message. Raises TickwheelError; BadArgument for a task of protocol 1 with an ETA."""
         connection = self._open
         exchange, routing_key = exchange or "", routing_key or ""
-        ours = outgoing(message, exchange, routing_key, connection.options)
+        declared = connection.topology.exchanges.get(exchange)
+        is_to_topics = declared is not None and declared.kind == "topic"
+        ours = outgoing(message, exchange, routing_key, connection.options, is_to_topics=is_to_topics)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
-            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(topic):
+            if connection.topology.needs_readers(topic, exchange, routing_key) and not self._has_readers(
+                topic
+            ):
                 continue
             has_route = True
             connection.sender.send(topic, ours)
@@ -478,7 +485,6 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """So many messages may be un-acked at each consumer; 0: any number. Raises ClientClosed."""
-        self._open
         self._prefetch = prefetch_count
         for consumer in self._consumers.values():
             consumer.set_credit(prefetch_count)
@@ -521,5 +527,3 @@ def _backlog(group: Any) -> int:
 
 def _not_found(what: str, name: str, method: str, ids: tuple[int, int]) -> ChannelError:
     return ChannelError(f"NOT_FOUND - no {what} {name!r}", ids, method, "404")
-
-

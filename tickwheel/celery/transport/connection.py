@@ -12,6 +12,8 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
@@ -32,7 +34,7 @@ from tickwheel.protocol.messages import Delivery, FetchOk
 logger = logging.getLogger("tickwheel.celery")
 T = TypeVar("T")
 
-_TICK: Final = timedelta(milliseconds=100)
+_TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
@@ -70,8 +72,10 @@ class Connection:
         self.leases = Leases(self._session, options.visibility_timeout)
         self.sender = Sender(self.broker, options)
         self._acks: dict[tuple[str, str], AckQueue] = {}
-        self._ready: OrderedDict[Feed, deque[BaseMessage]] = OrderedDict()
-        """What came for each feed. The first one has its turn next, and then goes to the end."""
+        self._ready: OrderedDict[Feed, deque[tuple[int, BaseMessage]]] = OrderedDict()
+        """What came for each feed, with its number in the order of all. The first feed has its turn next, and then goes
+        to the end."""
+        self._number = count()
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
         self._lost_at: float | None = None
@@ -189,7 +193,7 @@ class Connection:
         batch = Batch(delivery, feed.topic, feed.acks)
         are_new = self.leases.add(feed.acks, delivery.ids, delivery.epochs)
         self._ready.setdefault(feed, deque()).extend(
-            message for message, is_new in zip(batch, are_new, strict=True) if is_new
+            (next(self._number), message) for message, is_new in zip(batch, are_new, strict=True) if is_new
         )
         self._arrived.set()
         if self._watch is not None:
@@ -206,7 +210,7 @@ class Connection:
 
     def given_back(self, feed: Feed) -> None:
         """See ``Sink``. What is being worked on is kept in mind: when the broker delivers it again, it is not new."""
-        for message in self._ready.pop(feed, ()):
+        for _, message in self._ready.pop(feed, ()):
             self.leases.take(feed.acks, message.id)
 
     def ended(self, feed: Feed, error: TickwheelError) -> None:
@@ -217,12 +221,14 @@ class Connection:
 
     # -- handing out --
 
-    def deliver(self) -> bool:
-        """Hands out all that came; whether there was something. Raises what a callback of the program raises."""
-        has_delivered = False
-        while self.ready:
-            has_delivered = self._deliver_of_one() or has_delivered
-        return has_delivered
+    def deliver(self) -> None:
+        """Hands out all that came, in the order in which it came, so that a command overtakes no task. Raises what a
+        callback of the program raises."""
+        while True:
+            waiting = [(messages[0][0], feed) for feed, messages in self._ready.items() if messages]
+            if not waiting:
+                return
+            self._deliver_next(min(waiting, key=itemgetter(0))[1])
 
     def _deliver_of_one(self) -> bool:
         """Hands out what came for the feed whose turn it is; whether there was something."""
@@ -230,20 +236,24 @@ class Connection:
         if feed is None:
             return False
         self._ready.move_to_end(feed)
-        waiting, consumer = self._ready[feed], self._consumers.get(feed)
         has_delivered = False
-        for _ in range(len(waiting)):
-            try:
-                message = waiting.popleft()
-            except IndexError:  # a callback has asked for events, too
-                break
-            if not self.leases.holds(feed.acks, message.id):
-                continue  # lost while it waited here
-            if consumer is None:
-                self.give_back(feed.acks, [message.id], seen=False)
-                continue
-            has_delivered = consumer.take(feed, message) or has_delivered
+        for _ in range(len(self._ready[feed])):
+            has_delivered = self._deliver_next(feed) or has_delivered
         return has_delivered
+
+    def _deliver_next(self, feed: Feed) -> bool:
+        """Hands out the next message of a feed; whether it did."""
+        try:
+            _, message = self._ready[feed].popleft()
+        except (KeyError, IndexError):  # a callback has asked for events, too, or cancelled the consumer
+            return False
+        if not self.leases.holds(feed.acks, message.id):
+            return False  # lost while it waited here
+        consumer = self._consumers.get(feed)
+        if consumer is None:
+            self.give_back(feed.acks, [message.id], seen=False)
+            return False
+        return consumer.take(feed, message)
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Hands out what came for one consumer, or what comes within ``timeout`` seconds; None: without a limit. Raises
@@ -296,7 +306,7 @@ class Connection:
         with _lost_is_fine():
             self.run(feed.stop())
         self._consumers.pop(feed, None)
-        unseen = [message.id for message in self._ready.pop(feed, ())]
+        unseen = [message.id for _, message in self._ready.pop(feed, ())]
         self.give_back(feed.acks, unseen, seen=False)
 
     def leave_feed(self, feed: Feed) -> None:
@@ -309,14 +319,32 @@ class Connection:
         acks = self._acks.get((topic, group))
         for feed, waiting in self._ready.items():
             while feed.acks is acks and waiting:
-                message = waiting.popleft()
+                _, message = waiting.popleft()
                 if self.leases.holds(acks, message.id):
                     return message
         return None
 
+    def settle(self, topic: str) -> None:
+        """Waits until what this process has sent to a topic just now is ready."""
+        self.sender.settle()
+        if was_sent_recently(self.broker.url, topic):
+            self.run(self._pause(_TICK_S / 4))
+
+    async def _pause(self, for_s: float) -> None:
+        with self._session.waits.within(for_s):
+            await self._session.waits.event().wait()
+
+    def drop_waiting(self, topic: str, group: str) -> int:
+        """Acks what came for consumers of this connection and no program has seen; how many."""
+        dropped = 0
+        while (message := self.take_waiting(topic, group)) is not None:
+            self.ack(message.acks, message.id)
+            dropped += 1
+        return dropped
+
     def fetch(self, topic: str, group: str) -> BaseMessage | None:
         """One message, if there is one. Raises TickwheelError."""
-        wait = _TICK if was_sent_recently(self.broker.url, topic) else None
+        wait = timedelta(seconds=_TICK_S) if was_sent_recently(self.broker.url, topic) else None
         options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
         call = FetchCall(self._session, options.request(topic, group))
 
@@ -368,9 +396,7 @@ class Connection:
 
         def gave_back() -> None:
             held = [(one, epoch) for one in ids if (epoch := self.leases.take(acks, one)) is not None]
-            give_back(
-                self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen
-            )
+            give_back(self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen)
 
         if ids and not self._session.is_closed:
             self.change(gave_back)
@@ -412,6 +438,3 @@ class _lost_is_fine:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         return isinstance(error, NotConnected | ClientClosed)
-
-
-

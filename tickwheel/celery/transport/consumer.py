@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tickwheel.celery.transport.connection import Connection
@@ -18,17 +19,17 @@ from tickwheel.protocol.errors import TickwheelError
 class Holder(Protocol):
     """A channel: what it handed out, it settles."""
 
-    def hand_out(self, raw: Mapping[str, Any], acks: AckQueue, message: BaseMessage, *, consumer_tag: str) -> Any:
+    def hand_out(
+        self, raw: Mapping[str, Any], acks: AckQueue, message: BaseMessage, *, consumer_tag: str
+    ) -> Any:
         """A message for the program, un-acked from now on."""
 
 
 def is_stale(raw: Mapping[str, Any], message: BaseMessage, queue: Queue) -> bool:
     """Whether a message has waited for longer than it is good, counted from when it was due."""
     limits_ms = [] if queue.ttl_ms is None else [queue.ttl_ms]
-    try:
+    with suppress(KeyError, TypeError, ValueError):
         limits_ms.append(int(raw["properties"]["expiration"]))
-    except (KeyError, TypeError, ValueError):
-        pass
     since_ms = max(message.deliver_at_ms, message.created_ms)
     return bool(limits_ms) and time.time() * 1_000 > since_ms + min(limits_ms)
 

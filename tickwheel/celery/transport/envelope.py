@@ -58,7 +58,7 @@ def encode(message: Mapping[str, Any], exchange: str, routing_key: str) -> bytes
     if not isinstance(body, str):
         properties["body_encoding"] = "base64"
         body = base64.b64encode(body or b"").decode("ascii")
-    return dumps(
+    encoded: str = dumps(
         {
             "body": body,
             "content-encoding": message.get("content-encoding"),
@@ -66,7 +66,8 @@ def encode(message: Mapping[str, Any], exchange: str, routing_key: str) -> bytes
             "headers": message.get("headers") or {},
             "properties": properties,
         }
-    ).encode()
+    )
+    return encoded.encode()
 
 
 def broker_headers(headers: Mapping[str, Any]) -> dict[str, str] | None:

@@ -26,7 +26,7 @@ class Watched(Protocol):
     def reconnect(self) -> None:
         """Goes on with a lost connection, for a moment."""
 
-    def deliver(self) -> bool:
+    def deliver(self) -> None:
         """Hands out what came."""
 
     def fileno(self) -> int:

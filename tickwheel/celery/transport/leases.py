@@ -107,7 +107,14 @@ class Leases:
             self.take(acks, message_id)
 
 
-def give_back(conversation: Conversation, acks: AckQueue, ids: list[int], epochs: list[int], *, seen: bool, give_up: bool = False
+def give_back(
+    conversation: Conversation,
+    acks: AckQueue,
+    ids: list[int],
+    epochs: list[int],
+    *,
+    seen: bool,
+    give_up: bool = False,
 ) -> None:
     """Gives messages back at once, without waiting for the answer. What was not ``seen`` was no attempt; ``give_up``:
     they become dead letters. Raises ClientClosed."""

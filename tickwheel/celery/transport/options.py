@@ -27,7 +27,10 @@ CLIENT_OPTIONS: Final = (
 )
 """What goes to the client as it is."""
 
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {"eta": ("broker", "worker"), "publish": ("confirmed", "pipelined")}
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "eta": ("broker", "worker"),
+    "publish": ("confirmed", "pipelined"),
+}
 _OWN: Final = ("eta", "publish", "reconnect_timeout", "timezone", "transient_expires", "visibility_timeout")
 _SSL: Final = {"ca_certs": "ca_file", "certfile": "certificate", "keyfile": "key"}
 """Of ``broker_use_ssl``, as other transports have it."""
@@ -83,7 +86,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
         raise ConfigError(
-            f"The transport option timezone is {name!r}, which is no time zone.", advice="Use one such as Europe/Paris."
+            f"The transport option timezone is {name!r}, which is no time zone.",
+            advice="Use one such as Europe/Paris.",
         ) from None
 
 

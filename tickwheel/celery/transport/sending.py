@@ -66,11 +66,20 @@ class Outgoing(NamedTuple):
     headers: dict[str, str] | None
     deliver_at_ms: int | None
     priority: int
-    is_transient: bool
+    is_event: bool
+    """Transient, and to a topic exchange: nothing waits until it is stored."""
 
 
-def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, options: Options) -> Outgoing:
-    """From what ``Channel.prepare_message`` made. Raises BadArgument, and what JSON raises."""
+def outgoing(
+    message: Mapping[str, Any],
+    exchange: str,
+    routing_key: str,
+    options: Options,
+    *,
+    is_to_topics: bool = False,
+) -> Outgoing:
+    """From what ``Channel.prepare_message`` made; ``is_to_topics``: to an exchange of type topic. Raises BadArgument,
+    and what JSON raises."""
     headers: dict[str, Any] = message.get("headers") or {}
     due_ms, key = None, None
     if options.eta == "broker":
@@ -87,7 +96,7 @@ def outgoing(message: Mapping[str, Any], exchange: str, routing_key: str, option
         headers=broker_headers(headers),
         deliver_at_ms=due_ms,
         priority=broker_priority(properties.get("priority")),
-        is_transient=properties.get("delivery_mode") == _TRANSIENT and due_ms is None,
+        is_event=is_to_topics and properties.get("delivery_mode") == _TRANSIENT and due_ms is None,
     )
 
 
@@ -104,7 +113,7 @@ class _Open(NamedTuple):
     """A pipelined message that is not confirmed."""
 
     flight: SendFlight
-    index: int
+    place: int
     topic: str
     message: Outgoing
 
@@ -120,12 +129,12 @@ class Sender:
         self._unawaited: deque[_Open] = deque()
 
     def send(self, topic: str, message: Outgoing) -> None:
-        """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or transient. Raises
+        """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or an event. Raises
         TickwheelError, of an earlier pipelined one too."""
         note_sent(self._client.url, topic)
         if message.key is not None:
             self._send_once(topic, message, message.key)
-        elif message.is_transient:
+        elif message.is_event:
             self._unawaited.append(self._begin(topic, message))
             if len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set():
                 self._look_at_unawaited()
@@ -169,7 +178,13 @@ class Sender:
             size_bytes = len(body) + len(key) + len(headers)
             flight = session.flight(FlightKey(topic, False, True, False, True), size_bytes)
             index = flight.add(
-                body, key, headers, b"", message.deliver_at_ms or 0, message.priority, auto_key=message.key is None
+                body,
+                key,
+                headers,
+                b"",
+                message.deliver_at_ms or 0,
+                message.priority,
+                auto_key=message.key is None,
             )
             session.charge(flight, size_bytes)
             return _Open(flight, index, topic, message)
@@ -199,16 +214,20 @@ class Sender:
         if first is not None:
             raise first
 
-    def _look_at_unawaited(self) -> None:
-        while self._unawaited and (len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set()):
+    def settle(self) -> None:
+        """Waits until what was sent so far is at the broker, events too."""
+        self._look_at_unawaited(0)
+
+    def _look_at_unawaited(self, most: int = OPEN_MAX) -> None:
+        while self._unawaited and (len(self._unawaited) > most or self._unawaited[0].flight.done.is_set()):
             one = self._unawaited.popleft()
             try:
                 self._await(one)
             except TickwheelError as error:
-                logger.warning("a transient message to %r was lost: %s", one.topic, error)
+                logger.warning("an event to %r was lost: %s", one.topic, error)
 
     def _await(self, one: _Open) -> None:
         self._land(one)
-        result = one.flight.result(one.index)
+        result = one.flight.result(one.place)
         if isinstance(result, TickwheelError):
             raise result

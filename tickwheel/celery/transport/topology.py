@@ -113,7 +113,9 @@ class Topology:
 
     def bindings(self) -> list[tuple[str, str, str]]:
         """Queue, exchange and routing key of each."""
-        return [(queue, one.exchange, one.routing_key) for queue, held in self._bindings.items() for one in held]
+        return [
+            (queue, one.exchange, one.routing_key) for queue, held in self._bindings.items() for one in held
+        ]
 
     # -- what it is at the broker --
 

@@ -10,7 +10,9 @@ from tickwheel.celery.names import exchange_topic, queue_group, queue_topic, rou
 from tickwheel.protocol.limits import MAX_TOPIC_NAME_CHARS, is_valid_name
 
 
-@pytest.mark.parametrize("name", ["celery", "high-priority", "mails.eu", "0f9a1c7e-4d5e-4b43-9a57-2d5b6f0c1b11"])
+@pytest.mark.parametrize(
+    "name", ["celery", "high-priority", "mails.eu", "0f9a1c7e-4d5e-4b43-9a57-2d5b6f0c1b11"]
+)
 def test_a_name_that_can_be_a_topic_stays(name: str) -> None:
     assert queue_topic(name) == queue_group(name) == name
 
@@ -24,7 +26,9 @@ def test_others_become_a_readable_part_and_a_hash() -> None:
     assert route_topic("reply.celery.pidbox", "42").startswith("r.reply.celery.pidbox-42--")
 
 
-@pytest.mark.parametrize("name", ["x.celeryev", "orders.dead", "orders.prepared", "a--0123456789abcdef", "r.a"])
+@pytest.mark.parametrize(
+    "name", ["x.celeryev", "orders.dead", "orders.prepared", "a--0123456789abcdef", "r.a"]
+)
 def test_a_queue_cannot_take_the_topic_of_something_else(name: str) -> None:
     assert queue_topic(name) != name
     assert not queue_topic(name).startswith(("x.", "r."))

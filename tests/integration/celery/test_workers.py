@@ -1,0 +1,184 @@
+"""Workers as programs: the pools, the end of a worker by SIGKILL, and a broker that is started again under load."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+import tickwheel.celery
+import tickwheel.sync
+from tests.integration.celery.conftest import Worker, wait_until
+from tests.integration.daemon_harness import Daemon
+
+assert tickwheel.celery.TRANSPORT
+
+# It does not import tickwheel: the program `celery` knows the URL by its entry point.
+PROGRAM = """
+import os, time
+from celery import Celery
+
+app = Celery("app", broker=os.environ["BROKER"])
+app.conf.update(
+    task_default_queue=os.environ["QUEUE"], task_ignore_result=True, broker_connection_retry_on_startup=True
+)
+
+def note(text):
+    descriptor = os.open(os.environ["OUT"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{text}\\n".encode())
+    os.close(descriptor)
+
+@app.task(name="note")
+def say(text):
+    note(text)
+
+@app.task(name="eta", bind=True)
+def say_eta(self):
+    note(self.request.eta)
+
+@app.task(name="parent")
+def parent(text):
+    say.delay(text)
+    say.apply_async((text,), countdown=0.5)
+
+@app.task(name="slow", acks_late=True)
+def slow(text, for_s):
+    note("begun " + text)
+    time.sleep(for_s)
+    note("done " + text)
+"""
+
+
+class Place:
+    """A queue with its app and what tasks wrote."""
+
+    def __init__(self, url: str, queue: str, directory: Path) -> None:
+        self.url, self.queue, self.directory = url, queue, directory
+        self.out = directory / "out.txt"
+        self.app = Celery("client", broker=url, set_as_current=False)
+
+    def send(self, name: str, *arguments: object, **options: object) -> None:
+        self.app.send_task(name, arguments, queue=self.queue, **options)
+
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines() if self.out.exists() else []
+
+    @contextmanager
+    def worker(self, *arguments: str) -> Iterator[Worker]:
+        with Worker(
+            PROGRAM,
+            self.directory,
+            "--without-heartbeat",
+            *arguments,
+            BROKER=self.url,
+            QUEUE=self.queue,
+            OUT=str(self.out),
+        ) as one:
+            yield one
+
+
+@pytest.fixture
+def place(daemon: Daemon, queue: str, tmp_path: Path) -> Iterator[Place]:
+    one = Place(daemon.url, queue, tmp_path)
+    with one.app:
+        yield one
+
+
+def test_a_worker_of_processes(place: Place) -> None:
+    """Children of a fork send tasks of their own; a task knows its ETA; the worker answers; it ends in order."""
+    eta = datetime.now(UTC) + timedelta(seconds=1)
+    with place.worker("--pool", "prefork", "-c", "2") as worker:
+        place.send("note", "first")
+        place.send("eta", eta=eta)
+        place.send("parent", "child")
+        wait_until(lambda: len(place.lines()) == 4, place.lines)
+        assert sorted(place.lines()) == sorted(["first", eta.isoformat(), "child", "child"])
+        (reply,) = place.app.control.ping(timeout=20, limit=1)
+        assert list(reply.values()) == [{"ok": "pong"}]
+        assert worker.stop() == 0
+    with tickwheel.sync.Client(place.url) as client:
+        assert client.group(place.queue, "celery").backlog == 0
+
+
+POOLS = [
+    pytest.param("threads", marks=pytest.mark.ci),
+    pytest.param("solo", marks=pytest.mark.ci),
+    pytest.param(
+        "gevent",
+        marks=[
+            pytest.mark.ci,
+            pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_other_pools(place: Place, pool: str) -> None:
+    """A task that takes longer than a lease, 3 s, runs once: leases are renewed, or long where the loop is blocked."""
+    with place.worker("--pool", pool, "-c", "2") as worker:
+        place.send("slow", "long", 5)
+        for number in range(20):
+            place.send("note", f"n{number}", countdown=number / 10)
+        wait_until(lambda: len(place.lines()) >= 22, place.lines)
+        assert Counter(place.lines()) == Counter(["begun long", "done long", *(f"n{n}" for n in range(20))])
+        assert worker.stop() == 0
+    with tickwheel.sync.Client(place.url) as client:
+        assert client.group(place.queue, "celery").backlog == 0
+
+
+@pytest.mark.ci
+def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
+    """Late acks: what it was at comes again when the lease has ended, and what it had not begun, too."""
+    with place.worker("--pool", "prefork", "-c", "1") as worker:
+        for number in range(5):
+            place.send("slow", str(number), 600)
+        wait_until(lambda: "begun 0" in place.lines(), place.lines)
+        worker.kill()
+    program = PROGRAM.replace("time.sleep(for_s)", "pass")
+    with Worker(program, place.directory, "-c", "1", BROKER=place.url, QUEUE=place.queue, OUT=str(place.out)):
+        wait_until(lambda: sum(line.startswith("done") for line in place.lines()) >= 5, place.lines)
+    assert {line for line in place.lines() if line.startswith("done")} == {f"done {n}" for n in range(5)}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("signal", ["stop", "kill"])
+def test_a_broker_that_is_started_again_under_load(tmp_path: Path, queue: str, signal: str) -> None:
+    """Nothing is lost, and a task that was running is not run again: the worker's connection comes back."""
+    daemon = Daemon(tmp_path / "data", ack_wait="30s")
+    with daemon:
+        port = int(daemon.url.rpartition(":")[2])
+        place = Place(daemon.url, queue, tmp_path)
+        with place.app, place.worker("--pool", "prefork", "-c", "2") as worker:
+            place.send("slow", "across", 6)
+            wait_until(lambda: "begun across" in place.lines(), place.lines)
+            for number in range(100):
+                place.send("note", f"a{number}")
+            getattr(daemon, signal)()
+            daemon._settings["listen_port"] = port
+            daemon.start()
+            for number in range(100):
+                place.send("note", f"b{number}")
+            expected = {"begun across", "done across"}
+            expected |= {f"{letter}{number}" for letter in "ab" for number in range(100)}
+            wait_until(lambda: expected <= set(place.lines()), place.lines)
+            assert place.lines().count("begun across") == 1, worker.log.read_text()
+            assert worker.stop() == 0
+
+
+def test_doctor_says_whether_the_broker_answers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from celery.bin.celery import celery
+    from click.testing import CliRunner
+
+    monkeypatch.setitem(sys.modules, "doctored", type(sys)("doctored"))
+    sys.modules["doctored"].app = place.app  # type: ignore[attr-defined]
+    done = CliRunner().invoke(celery, ["-A", "doctored:app", "tickwheel", "doctor"])
+    assert done.exit_code == 0, done.output
+    assert "answers in" in done.output

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from tickwheel_bench import machine
+from tickwheel_bench.celery import comparison as celery_comparison
 from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
 from tickwheel_bench.load import blocking, lateness, overload, push, shaping, throughput
@@ -92,6 +93,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "dashboard": (
         "1,000,000 messages, 200 topics, 1,000 schedules: targets < 200 ms a page, ten tabs < 1 ms later",
         dashboard.dashboard,
+    ),
+    "celery": (
+        "Celery with Tickwheel, Redis and RabbitMQ as its broker: tasks/s, lateness of ETAs, memory, kills",
+        celery_comparison.celery,
     ),
     "cluster": (
         "appends to Kafka beside it (`make kafka`); two nodes: targets 500,000, 20,000, 900,000/s",

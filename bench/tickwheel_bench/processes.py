@@ -21,7 +21,7 @@ back."""
 _given: set[int] = set()
 
 # Its input is a pipe from us, and closes with us.
-_GUARD: Final = 'cat; kill -s KILL "$1"'
+_GUARD: Final = 'cat; kill -s KILL -- "$1"'
 
 
 def wait_until(
@@ -48,8 +48,8 @@ def free_port() -> int:
 
 
 def guard(pid: int) -> subprocess.Popen[bytes]:
-    """Ends a process that we have started when ours ends, however that comes. To be killed before the process is gone
-    and its number is another's."""
+    """Ends a process that we have started when ours ends, however that comes; of a group its number, negative. To be
+    killed before the process is gone and its number is another's."""
     return subprocess.Popen(
         ["sh", "-c", _GUARD, "sh", str(pid)],
         stdin=subprocess.PIPE,

@@ -17,22 +17,26 @@ def is_installed() -> bool:
     return shutil.which("redis-server") is not None
 
 
-@contextmanager
-def redis_server(directory: Path, *, is_durable: bool = True) -> Iterator[int]:
-    """Its port on loopback. Its data stay in the directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+def command(directory: Path, port: int) -> list[str]:
+    """What starts one in the foreground, on loopback. Its data stay in the directory."""
     options = {
         "bind": "127.0.0.1",
         "port": str(port),
         "dir": str(directory),
         "save": "",
-        "appendonly": "yes" if is_durable else "no",
+        "appendonly": "yes",
         "appendfsync": "always",
         "logfile": "redis.log",
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    process = subprocess.Popen(["redis-server", *words], stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    return ["redis-server", *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+@contextmanager
+def redis_server(directory: Path) -> Iterator[int]:
+    """The port of one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    process = subprocess.Popen(command(directory, port), stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     watcher = guard(process.pid)
     try:
         wait_until(lambda: _listens(port), lambda: f"redis-server did not start: see {directory}/redis.log")

@@ -1,4 +1,5 @@
-"""Celery with a broker of Tickwheel, and with another one beside: ``python -m tickwheel_bench.celery``.
+"""Celery with Tickwheel, Redis and RabbitMQ as its broker, in one run.
 
-``app`` (what the worker runs), ``servers`` (the brokers) and ``comparison`` (the figures).
+`brokers` (a server each, as durable as it can be), `app` (the tasks), `workers` (the program ``celery`` in a process of
+its own), `figures` (what is measured with one of them) and `comparison` (all of them, and the table).
 """

@@ -62,7 +62,7 @@ class Workshop:
             max_hold=self._options.longest_lease,
         )
         handler = Handler(self._options.topic_of(queue), self._handle, options)
-        subscribe = partial(self._client._subscribe, handler.topic, handler.group, asked(handler))
+        subscribe = partial(self._client.subscribe_as, handler.topic, handler.group, asked(handler))
         return ThreadWorker(handler, subscribe, drain)
 
     def _handle(self, message: Any) -> Any:

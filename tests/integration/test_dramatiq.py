@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import dramatiq
@@ -20,9 +21,10 @@ from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.integration.test_tokens import Place
 from tickwheel import sync
 from tickwheel.dramatiq import BrokerRetries, TickwheelBroker
-from tickwheel.errors import BadArgument, BadTopicName
+from tickwheel.errors import BadArgument, BadTopicName, ConnectionDenied
 
 _numbers = count()
 JOIN_MS = int(PATIENCE_S * 1_000)
@@ -467,3 +469,48 @@ def test_a_child_has_a_connection_of_its_own(broker: TickwheelBroker, client: sy
     note.send(os.getpid())
     bodies = [dramatiq.Message.decode(one.body).args[0] for one in client.browse(broker.topic_of("default"))]
     assert bodies == [os.getpid(), child, os.getpid()]
+
+
+def test_a_broker_that_is_closed_under_its_worker(daemon: Daemon, client: sync.Client) -> None:
+    made = TickwheelBroker(daemon.url, prefix=f"d{next(_numbers)}.")
+    is_free, begun = threading.Event(), threading.Event()
+
+    @dramatiq.actor(broker=made)
+    def wait() -> None:
+        begun.set()
+        is_free.wait(PATIENCE_S)
+
+    wait.send()
+    with working(made, threads=1) as worker:
+        assert begun.wait(PATIENCE_S)
+        made.close()
+        is_free.set()
+        worker.work_queue.join()  # it is not told again and again that there is no client
+    made.close()
+    (group,) = client.groups(made.topic_of("default"))
+    assert (group.leased, group.acked) in ((0, 0), (0, 1))
+
+
+def is_denied(broker: TickwheelBroker) -> bool:
+    try:
+        broker.enqueue(dramatiq.Message("default", "note", (), {}, {}))
+    except ConnectionDenied:
+        return True
+    return False
+
+
+def test_a_token_that_is_replaced(tmp_path: Path) -> None:
+    """A client that is not let in is over; the next call has another one, with what is in the file by then."""
+    place = Place(tmp_path)
+    file = tmp_path / "token"
+    file.write_text(place.create("old", "publish:*", "consume:*"))
+    with place.daemon() as daemon:
+        made = TickwheelBroker(daemon.url, token_file=file)
+        message: dramatiq.Message[Any] = dramatiq.Message("default", "note", (), {}, {})
+        made.enqueue(message)
+        renewed = place.create("new", "publish:*", "consume:*")
+        place.tokens("revoke", "old", "--yes")
+        until(lambda: is_denied(made))
+        file.write_text(renewed)
+        assert not is_denied(made)
+        made.close()

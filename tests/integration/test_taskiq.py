@@ -25,7 +25,16 @@ from taskiq import (
 from taskiq.receiver import Receiver
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tickwheel.errors import BadArgument, BadSchedule, BadTime, BadTopicName, ClientClosed, NotConnected
+from tests.integration.test_tokens import Place
+from tickwheel.errors import (
+    BadArgument,
+    BadSchedule,
+    BadTime,
+    BadTopicName,
+    ClientClosed,
+    ConnectionDenied,
+    NotConnected,
+)
 from tickwheel.taskiq import TickwheelBroker, TickwheelScheduleSource
 
 _numbers = count()
@@ -568,7 +577,8 @@ def test_used_before_its_start_and_without_a_broker(daemon: Daemon, tmp_path: Pa
         nowhere = TickwheelBroker(f"tickwheel+unix://{tmp_path}/none", connect_timeout=0.1)
         with pytest.raises(NotConnected):
             await nowhere.startup()
-        await broker.startup()
+        await asyncio.gather(broker.startup(), broker.startup())
+        assert len([one for one in await broker.client.clients() if one.id]) == 1
         await broker.startup()  # a worker and a program may both do it
         await asyncio.create_task(broker.shutdown())  # in another task
         await broker.shutdown()
@@ -587,3 +597,34 @@ def test_bad_arguments() -> None:
         TickwheelBroker(timeout="long")  # type: ignore[arg-type]
     with pytest.raises(BadTopicName):
         TickwheelScheduleSource(TickwheelBroker(), prefix="a b")
+
+
+def test_a_token_that_is_replaced(tmp_path: Path) -> None:
+    """A client that is not let in is over; the next call has another one, with what is in the file by then."""
+    place = Place(tmp_path)
+    file = tmp_path / "token"
+    file.write_text(place.create("old", "publish:*"))
+
+    async def test(url: str) -> None:
+        broker = TickwheelBroker(url, token_file=file)
+
+        @broker.task
+        async def note() -> None: ...
+
+        async def is_denied() -> bool:
+            try:
+                await note.kiq()
+            except SendTaskError as error:
+                return isinstance(error.__cause__, ConnectionDenied)
+            return False
+
+        async with started(broker):
+            assert not await is_denied()
+            renewed = place.create("new", "publish:*")
+            place.tokens("revoke", "old", "--yes")
+            await until(is_denied)
+            file.write_text(renewed)
+            assert not await is_denied()
+
+    with place.daemon() as daemon:
+        asyncio.run(test(daemon.url))

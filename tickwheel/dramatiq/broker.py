@@ -16,7 +16,7 @@ from tickwheel.client.consumer.subscription import SubscribeOptions
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import CancelResult
 from tickwheel.client.url import Urls
-from tickwheel.dramatiq.connection import Connection, told_to_dramatiq
+from tickwheel.dramatiq.connection import Connection
 from tickwheel.dramatiq.consumer import QueueConsumer
 from tickwheel.errors import BadArgument, TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_PRIORITY
@@ -85,8 +85,7 @@ class TickwheelBroker(dramatiq.Broker):
             raise QueueNotFound(queue_name)
         credit = max(1, min(prefetch, MAX_CREDIT))
         asked = SubscribeOptions(credit, credit, max_hold=self._max_hold, attempts=True)
-        client = self._connection.client()
-        with told_to_dramatiq():
+        with self._connection.used() as client:
             return QueueConsumer(client.subscribe_as(self.topic_of(queue_name), self._group, asked), timeout)
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
@@ -97,8 +96,7 @@ class TickwheelBroker(dramatiq.Broker):
         """
         message, due_ms = self._due(message)
         self.emit_before("enqueue", message, delay)
-        client = self._connection.client()
-        with told_to_dramatiq():
+        with self._connection.used() as client:
             sent = client.send(
                 self.topic_of(message.queue_name),
                 message.encode(),
@@ -134,7 +132,6 @@ class TickwheelBroker(dramatiq.Broker):
         times: dict[str, Any] = {} if delay is None else {"delay_ms": max(0, delay)}
         if delay is None and any(due_ms is not None for _, due_ms in some):
             times = {"deliver_at": [now_ms if due_ms is None else due_ms for _, due_ms in some]}
-        client = self._connection.client()
         # A priority cannot be left out for some of them: those that have one go by themselves.
         for priority in dict.fromkeys(priorities):
             chosen = [place for place, one in enumerate(priorities) if one == priority]
@@ -142,7 +139,7 @@ class TickwheelBroker(dramatiq.Broker):
                 name: [value[place] for place in chosen] if isinstance(value, list) else value
                 for name, value in times.items()
             }
-            with told_to_dramatiq():
+            with self._connection.used() as client:
                 results = client.send_many(
                     topic,
                     [some[place][0].encode() for place in chosen],
@@ -182,16 +179,14 @@ class TickwheelBroker(dramatiq.Broker):
                 f"Message {message.message_id} was not enqueued here.",
                 advice="Cancel what send(), send_with_options() or enqueue() has returned.",
             )
-        client = self._connection.client()
-        with told_to_dramatiq():
+        with self._connection.used() as client:
             return client.cancel(id=message_id)
 
     def flush(self, queue_name: str) -> None:
         """Drops all messages of a queue that no worker has, those that wait for their time, too. Raises
         QueueNotFound, ConnectionClosed."""
         self._check_declared(queue_name)
-        client = self._connection.client()
-        with told_to_dramatiq():
+        with self._connection.used() as client:
             try:
                 client.cancel_where(
                     self.topic_of(queue_name), states=["scheduled", "ready", "waiting"], stop=True
@@ -217,8 +212,8 @@ class TickwheelBroker(dramatiq.Broker):
     def unfinished(self, queue_name: str) -> int:
         """How many messages of a queue are not done: they wait for their time, or for a worker, or have one. Raises
         ConnectionClosed."""
-        client, topic = self._connection.client(), self.topic_of(queue_name)
-        with told_to_dramatiq():
+        topic = self.topic_of(queue_name)
+        with self._connection.used() as client:
             found = next((one for one in client.topics() if one.name == topic), None)
         if found is None:
             return 0

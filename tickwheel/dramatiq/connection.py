@@ -11,7 +11,14 @@ from dramatiq.errors import ConnectionClosed, ConnectionFailed
 
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.url import Urls
-from tickwheel.errors import NotConnected, RequestTimeout, RequestUncertain, SendUncertain, TickwheelError
+from tickwheel.errors import (
+    ConnectionDenied,
+    NotConnected,
+    RequestTimeout,
+    RequestUncertain,
+    SendUncertain,
+    TickwheelError,
+)
 from tickwheel.sync import Client
 
 _BROKEN = (NotConnected, RequestTimeout, RequestUncertain, SendUncertain)
@@ -42,6 +49,18 @@ class Connection:
                 except NotConnected as error:
                     raise ConnectionFailed(error) from error
             return self._open
+
+    @contextmanager
+    def used(self) -> Iterator[Client]:
+        """The client, for one call. One that the broker lets in no more is replaced at the next: by then its token file
+        may have another token. Raises ConnectionFailed, ConnectionClosed, and what the call raises."""
+        client = self.client()
+        try:
+            with told_to_dramatiq():
+                yield client
+        except ConnectionDenied:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Writes what is on its way and ends it; the next use opens another one."""

@@ -17,7 +17,7 @@ from dramatiq.errors import DecodeError
 from tickwheel import sync
 from tickwheel.client.results import ReceiptResult
 from tickwheel.dramatiq.connection import told_to_dramatiq
-from tickwheel.errors import TickwheelError
+from tickwheel.errors import ClientClosed, TickwheelError
 
 _LAST_S: Final = 5.0
 """How long a consumer that closes waits for what had arrived and was not yet handed out."""
@@ -111,7 +111,10 @@ class QueueConsumer(dramatiq.Consumer):
         """Tells the broker what became of a message of this consumer."""
         try:
             with told_to_dramatiq():
-                tell()
+                try:
+                    tell()
+                except ClientClosed as error:  # it was closed under its workers: to try again is of no use
+                    logger.warning("message %s comes again: %s", message.message_id, error)
         except TickwheelError as error:
             # Dramatiq would call it a bug of its own.
             logger.warning("message %s comes again: %s", message.message_id, error)

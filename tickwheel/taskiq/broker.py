@@ -103,15 +103,16 @@ class TickwheelBroker(AsyncBroker):
         headers = {TASK_ID: message.task_id, TASK_NAME: message.task_name}
         if SCHEDULE in message.labels:
             headers[SCHEDULE_ID] = str(message.labels[SCHEDULE])
-        sent = await self.client.send(
-            self.topic,
-            message.message,
-            key=key,
-            delay_ms=wishes.delay_ms,
-            deliver_at=wishes.deliver_at,
-            priority=wishes.priority,
-            headers=headers,
-        )
+        async with self._connection.used() as client:
+            sent = await client.send(
+                self.topic,
+                message.message,
+                key=key,
+                delay_ms=wishes.delay_ms,
+                deliver_at=wishes.deliver_at,
+                priority=wishes.priority,
+                headers=headers,
+            )
         return sent.duplicate
 
     def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
@@ -126,7 +127,8 @@ class TickwheelBroker(AsyncBroker):
         NotConnected."""
         name = task if isinstance(task, str) else task.task_id
         keys = [_key(name, repeats) for repeats in range(_REPEATS_LOOKED_AT)]
-        results = await self.client.cancel(self.topic, keys=keys)
+        async with self._connection.used() as client:
+            results = await client.cancel(self.topic, keys=keys)
         found = [result for result in results if result is not CancelResult.NOT_FOUND]
         if CancelResult.CANCELLED in found:
             return CancelResult.CANCELLED

@@ -6,11 +6,13 @@ Taskiq starts a broker in one task and shuts it down in another one; a client ha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from tickwheel.client.client import Client
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.url import Urls
-from tickwheel.errors import ClientClosed
+from tickwheel.errors import ClientClosed, ConnectionDenied
 
 
 class Connection:
@@ -23,6 +25,8 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._is_over = asyncio.Event()
+        self._is_started = False
+        self._opening = asyncio.Lock()
         Client(url, **options)  # what is wrong with them is told now
 
     @property
@@ -37,8 +41,12 @@ class Connection:
 
     async def open(self) -> None:
         """Connects, if it is not open yet. Raises NotConnected, and what opening a client raises."""
-        if self._client is not None:
-            return
+        self._is_started = True
+        async with self._opening:
+            if self._client is None:
+                await self._open()
+
+    async def _open(self) -> None:
         self._is_over = asyncio.Event()
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep(opened), name="tickwheel-client")
@@ -58,8 +66,24 @@ class Connection:
                 raise
             opened.set_exception(error)
 
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[Client]:
+        """The client, for one call. One that the broker lets in no more is replaced at the next: by then its token file
+        may have another token. Raises ClientClosed, NotConnected, and what the call raises."""
+        if self._is_started and self._client is None:
+            await self.open()
+        try:
+            yield self.client
+        except ConnectionDenied:
+            await self._leave()
+            raise
+
     async def close(self) -> None:
         """Writes what is on its way and closes."""
+        self._is_started, self._opening = False, asyncio.Lock()  # the next one may be of another event loop
+        await self._leave()
+
+    async def _leave(self) -> None:
         task, self._task, self._client = self._task, None, None
         if task is not None:
             self._is_over.set()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +15,19 @@ from tickwheel.celery.beat.plan import PlannedSchedule
 from tickwheel.celery.beat.rhythm import Rhythm
 from tickwheel.celery.names import SCHEDULE_PREFIX
 from tickwheel.celery.slots import mark_of
-from tickwheel.errors import BadSchedule, ScheduleExists, TooManySchedules, UnknownSchedule
+from tickwheel.errors import (
+    BadSchedule,
+    BodyTooLarge,
+    Forbidden,
+    HeadersTooLarge,
+    ScheduleExists,
+    TooManySchedules,
+    TooManyTopics,
+    UnknownSchedule,
+)
+
+_REFUSALS: Final = (BadSchedule, BodyTooLarge, Forbidden, HeadersTooLarge, TooManySchedules, TooManyTopics)
+"""What is wrong with one schedule, and will be."""
 
 
 class Differences(msgspec.Struct):
@@ -78,15 +91,14 @@ class Synchronisation:
             names.add(one.name)
             try:
                 self._write(one, there.get(one.name), done)
-            except (BadSchedule, TooManySchedules) as error:
+            except _REFUSALS as error:
                 done.refused[one.name] = str(error)
+                names.discard(one.name)  # as it was before it may not stay, beside a beat that keeps it now
         for name, known in there.items():
             if name not in names and self._is_own(known):
-                try:
+                with suppress(UnknownSchedule):  # another beat has deleted it
                     self._client.delete_schedule(name)
                     done.deleted.append(name)
-                except UnknownSchedule:
-                    pass  # another beat has deleted it
         return done
 
     def _write(self, planned: PlannedSchedule, known: Schedule | None, done: Written) -> None:

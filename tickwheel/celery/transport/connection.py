@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
+_ACKED_MAX: Final = 100_000
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -78,6 +79,8 @@ class Connection:
         """What came for each feed, with its number in the order of all. The first feed has its turn next, and then goes
         to the end."""
         self._number = count()
+        self._acked_meanwhile: set[tuple[AckQueue, int]] = set()
+        """Acked while there was no connection: a broker that was stopped may have taken these back before."""
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
         self._lost_at: float | None = None
@@ -194,9 +197,13 @@ class Connection:
         """See ``Sink``."""
         batch = Batch(delivery, feed.topic, feed.acks)
         are_new = self.leases.add(feed.acks, delivery.ids, delivery.epochs)
-        self._ready.setdefault(feed, deque()).extend(
-            (next(self._number), message) for message, is_new in zip(batch, are_new, strict=True) if is_new
-        )
+        ready = self._ready.setdefault(feed, deque())
+        for message, is_new in zip(batch, are_new, strict=True):
+            if (feed.acks, message.id) in self._acked_meanwhile:
+                self._acked_meanwhile.discard((feed.acks, message.id))
+                self._ack(feed.acks, message.id)
+            elif is_new:
+                ready.append((next(self._number), message))
         self._arrived.set()
         if self._watch is not None:
             self._watch.ring()
@@ -373,14 +380,17 @@ class Connection:
     def ack(self, acks: AckQueue, message_id: int) -> None:
         """Acks a message. Raises ClientClosed."""
 
-        def ack() -> None:
-            epoch = self.leases.take(acks, message_id)
-            if epoch is not None:
-                flight = acks.add(message_id, epoch)
-                if len(flight.ids) >= FLIGHT_ACKS_MAX:
-                    flight.open = False
+        self.change(lambda: self._ack(acks, message_id))
 
-        self.change(ack)
+    def _ack(self, acks: AckQueue, message_id: int) -> None:
+        epoch = self.leases.take(acks, message_id)
+        if epoch is None:
+            return
+        flight = acks.add(message_id, epoch)
+        if len(flight.ids) >= FLIGHT_ACKS_MAX:
+            flight.open = False
+        if not self._session.is_connected and len(self._acked_meanwhile) < _ACKED_MAX:
+            self._acked_meanwhile.add((acks, message_id))
 
     def give_up(self, acks: AckQueue, message_id: int) -> None:
         """Makes a message a dead letter. Raises ClientClosed."""

@@ -26,7 +26,7 @@ _SHORTEST_S: Final = 0.25
 
 
 class Leases:
-    """All methods but `turn` are called by whoever reads, with the lock of the session; `turn` as well."""
+    """All methods are called with the lock of the session."""
 
     def __init__(self, conversation: Conversation, visibility_timeout_s: float | None) -> None:
         self._conversation = conversation

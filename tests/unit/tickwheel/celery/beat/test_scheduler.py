@@ -290,11 +290,14 @@ def test_one_bad_entry_does_not_stop_the_others(
 def test_what_the_broker_refuses_stays_with_beat(
     shared: TestBroker, client: sync.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
+    with beat_of(app_of("refused", shared.url, {"large": HOURLY})):
+        assert "celery.large" in names(client, "refused")
     entries: Mapping[str, Any] = {"large": {**HOURLY, "args": ("x" * 5_000_000,)}, "good": HOURLY}
-    with beat_of(app_of("refused", shared.url, entries)):
-        pass
-    assert "beat itself keeps the entry 'large', because the broker says" in caplog.text
-    assert "celery.good" in names(client, "refused")
+    with beat_of(app_of("refused", shared.url, entries)) as beat:
+        assert "beat itself keeps the entry 'large', because the broker says" in caplog.text
+        assert [event.entry.name for event in beat._heap] == ["large"]
+    # As it was it would run beside that of the beat.
+    assert names(client, "refused") == {"celery.good", "celery.refused.backend_cleanup"}
     for name in names(client, "refused"):
         client.delete_schedule(name)
 
@@ -318,7 +321,10 @@ def test_it_needs_to_publish_to_its_queues_and_nothing_else(
         strict.sync_client() as client,
     ):
         (url,) = [url for url in strict._runs().urls if url.startswith("tickwheel://")]
-        for name, said in (("stranger", "may not publish"), ("beat", "the broker keeps 3 schedules: 3 new")):
+        for name, said in (
+            ("stranger", "beat itself keeps the entry 'often', because the broker says: Token 'stranger'"),
+            ("beat", "the broker keeps 3 schedules: 3 new"),
+        ):
             options = {"token_file": str(tmp_path / f"{name}.token")}
             often = {"task": "count", "schedule": 3600}
             app = app_of("rights", url, {"hourly": HOURLY, "often": often}, broker_transport_options=options)

@@ -82,8 +82,9 @@ def test_a_time_in_the_past_is_now(shared: TestBroker, queue: str) -> None:
         assert _next(connection, queue).headers["eta"] is None
 
 
-def test_it_has_a_key_by_which_it_is_cancelled(shared: TestBroker, queue: str) -> None:
-    app = app_of(shared)
+@pytest.mark.parametrize("publish", ["confirmed", "pipelined"])
+def test_it_has_a_key_by_which_it_is_cancelled(shared: TestBroker, queue: str, publish: str) -> None:
+    app = app_of(shared, publish=publish)
     eta = shared.clock.now() + timedelta(days=1)
     with app, shared.sync_client() as client:
         task_id = send(app, queue, eta=eta)

@@ -82,18 +82,18 @@ def test_a_time_in_the_past_is_now(shared: TestBroker, queue: str) -> None:
         assert _next(connection, queue).headers["eta"] is None
 
 
-def test_it_has_a_key_by_which_it_is_cancelled(shared: TestBroker, queue: str) -> None:
-    app = app_of(shared)
+@pytest.mark.parametrize("publish", ["confirmed", "pipelined"])
+def test_it_has_a_key_by_which_it_is_cancelled(shared: TestBroker, queue: str, publish: str) -> None:
+    app = app_of(shared, publish=publish)
     eta = shared.clock.now() + timedelta(days=1)
     with app, shared.sync_client() as client:
-        task_id = send(app, queue, eta=eta)
+        with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
+            task_id = send(app, queue, eta=eta, producer=producer)
+            for _ in range(2):  # under the same id again: it is another message
+                send(app, queue, eta=eta, retries=1, task_id=task_id, producer=producer)
         found = client.message(queue, key=task_key(task_id))
         assert found is not None
         assert found.headers == {"celery-task": "report", "celery-id": task_id}
-        send(app, queue, eta=eta, retries=1, task_id=task_id)
-        send(
-            app, queue, eta=eta, retries=1, task_id=task_id
-        )  # under the same id again: it is another message
         messages = client.browse(queue)
         keys = [message.key for message in messages]
         assert keys[:2] == [task_key(task_id), task_key(task_id, 1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -12,8 +11,5 @@ from tests.interop.celery.run import judge
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(
-    importlib.util.find_spec("pytest_freezer") is None, reason="pytest-freezer is not installed"
-)
 def test_all_of_it_passes(tmp_path: Path) -> None:
     assert judge("kombu-integration", sys.executable, tmp_path) == []

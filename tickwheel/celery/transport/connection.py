@@ -50,6 +50,9 @@ class Batch(BaseBatch[BaseMessage]):
 class Consumer(Protocol):
     """What takes the messages of a feed."""
 
+    is_urgent: bool
+    """Whether its messages go before those of others that are here."""
+
     def take(self, feed: Feed, message: BaseMessage) -> bool:
         """Hands a message to the program. False: it was not for it, and is settled."""
 
@@ -231,13 +234,21 @@ class Connection:
     # -- handing out --
 
     def deliver(self) -> None:
-        """Hands out all that came, in the order in which it came, so that a command overtakes no task. Raises what a
-        callback of the program raises."""
+        """Hands out all that came: commands first, so that a task does not overtake the command that revokes it, and
+        then in the order in which it came. Raises what a callback of the program raises."""
         while True:
-            waiting = [(messages[0][0], feed) for feed, messages in self._ready.items() if messages]
+            waiting = [
+                (not self._is_urgent(feed), messages[0][0], feed)
+                for feed, messages in self._ready.items()
+                if messages
+            ]
             if not waiting:
                 return
-            self._deliver_next(min(waiting, key=itemgetter(0))[1])
+            self._deliver_next(min(waiting, key=itemgetter(0, 1))[2])
+
+    def _is_urgent(self, feed: Feed) -> bool:
+        consumer = self._consumers.get(feed)
+        return consumer is not None and consumer.is_urgent
 
     def _deliver_of_one(self) -> bool:
         """Hands out what came for the feed whose turn it is; whether there was something."""

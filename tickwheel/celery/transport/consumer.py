@@ -48,6 +48,7 @@ class QueueConsumer:
         no_ack: bool,
     ) -> None:
         self.queue = queue
+        self.is_urgent = queue.is_transient  # commands for a worker, replies
         self.tag = tag
         self.feeds: dict[Feed, Source] = {}
         self._connection = connection

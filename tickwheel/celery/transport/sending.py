@@ -135,16 +135,16 @@ class Sender:
         """Sends a message, and returns when it is on the broker's disk, unless it is pipelined or an event. Raises
         TickwheelError, of an earlier pipelined one too."""
         note_sent(self._client.url, topic)
-        if message.key is not None:
-            self._send_once(topic, message, message.key)
-        elif message.is_event:
+        if message.is_event:
             self._unawaited.append(self._begin(topic, message))
             if len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set():
                 self._look_at_unawaited()
         elif self._is_pipelined:
             self._open.append(self._begin(topic, message))
             if len(self._open) >= OPEN_MAX:
-                self.confirm()
+                self._confirm(OPEN_MAX // 2)
+        elif message.key is not None:
+            self._send_once(topic, message, message.key)
         else:
             self._client.send(
                 topic,
@@ -208,8 +208,12 @@ class Sender:
     def confirm(self) -> None:
         """Waits until all pipelined messages are on the broker's disk. Raises the first error of one that is not, when
         all have been answered."""
+        self._confirm(0)
+
+    def _confirm(self, most: int) -> None:
+        """As `confirm`, but so many may stay open."""
         first: TickwheelError | None = None
-        while self._open:
+        while len(self._open) > most:
             try:
                 self._await(self._open.popleft())
             except TickwheelError as error:
@@ -234,3 +238,5 @@ class Sender:
         result = one.flight.result(one.place)
         if isinstance(result, TickwheelError):
             raise result
+        if one.message.key is not None and result.duplicate and result.differs:
+            self._send_once(one.topic, one.message, another_key(one.message.key))

@@ -25,6 +25,8 @@ def set_up() -> None:
     """Once a process, before anything of the project is imported."""
     os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
     django.setup()
+    # What other tests of this process start is not to take them for its own, as Celery does.
+    del os.environ["DJANGO_SETTINGS_MODULE"]
 
 
 def sqlite(path: Path) -> dict[str, Any]:

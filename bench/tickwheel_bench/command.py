@@ -20,12 +20,12 @@ from tickwheel_bench import machine
 from tickwheel_bench.celery import comparison as celery_comparison
 from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
+from tickwheel_bench.dramatiq import comparison as dramatiq_comparison
 from tickwheel_bench.load import blocking, lateness, overload, push, shaping, throughput
 from tickwheel_bench.rocketmq import comparison
 from tickwheel_bench.rocketmq import idle as rocketmq_idle
 from tickwheel_bench.spark import archive, bulk, reading
 from tickwheel_bench.storage import purge, query, storage, takeover
-from tickwheel_bench.tasks import comparison as tasks_comparison
 from tickwheel_bench.web import dashboard, http
 
 Benchmark = Callable[[Path, float], dict[str, Any]]
@@ -110,7 +110,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "RocketMQ's clients with the gateway, and with RocketMQ beside it: targets 60 µs a send, 60 a delivery",
         comparison.rocketmq,
     ),
-    "tasks": ("Dramatiq's tasks on Tickwheel, and on Redis beside it", tasks_comparison.tasks),
+    "dramatiq": (
+        "Dramatiq with Tickwheel and with Redis as its broker: tasks/s, lateness, memory",
+        dramatiq_comparison.dramatiq,
+    ),
     "disk": ("overhead a pending message: target <= 160 bytes", storage.disk),
 }
 

@@ -17,14 +17,14 @@ def is_installed() -> bool:
     return shutil.which("redis-server") is not None
 
 
-def command(directory: Path, port: int) -> list[str]:
-    """What starts one in the foreground, on loopback. Its data stay in the directory."""
+def command(directory: Path, port: int, *, is_durable: bool = True) -> list[str]:
+    """What starts one in the foreground, on loopback. Its data stay in the directory, if it `is_durable`."""
     options = {
         "bind": "127.0.0.1",
         "port": str(port),
         "dir": str(directory),
         "save": "",
-        "appendonly": "yes",
+        "appendonly": "yes" if is_durable else "no",
         "appendfsync": "always",
         "logfile": "redis.log",
     }
@@ -32,11 +32,13 @@ def command(directory: Path, port: int) -> list[str]:
 
 
 @contextmanager
-def redis_server(directory: Path) -> Iterator[int]:
+def redis_server(directory: Path, *, is_durable: bool = True) -> Iterator[int]:
     """The port of one."""
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    process = subprocess.Popen(command(directory, port), stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(directory, port, is_durable=is_durable), stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+    )
     watcher = guard(process.pid)
     try:
         wait_until(lambda: _listens(port), lambda: f"redis-server did not start: see {directory}/redis.log")

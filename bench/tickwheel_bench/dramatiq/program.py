@@ -1,6 +1,6 @@
 """One process of Dramatiq: it sends tasks, or works on them. It prints what it saw as JSON.
 
-``python -m tickwheel_bench.tasks.program send|work URL '{"count": 1000}'``
+``python -m tickwheel_bench.dramatiq.program send|work URL '{"count": 1000}'``
 """
 
 from __future__ import annotations

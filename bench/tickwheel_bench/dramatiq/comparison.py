@@ -7,19 +7,17 @@ each answer (`appendfsync always`), which is what Tickwheel does.
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.processes import free_port, wait_until
+from tickwheel_bench.redis_server import is_installed, redis_server
 
 ROUNDS: Final = 3
 TASKS: Final = 10_000
@@ -28,39 +26,16 @@ ALONE: Final = 2_000
 DELAYED: Final = 20_000
 DELAYED_AFTER_MS: Final = 30_000
 DELAYED_WITHIN_MS: Final = 20_000
-_REDIS: Final = {
-    "redis": ["--save", ""],
-    "redis, appendfsync always": ["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
-}
-
-
-@contextmanager
-def redis_server(directory: Path, flags: list[str]) -> Iterator[str]:
-    """A Redis server; its URL."""
-    directory.mkdir(parents=True)
-    port = free_port()
-    words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), *flags]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_until(lambda: _listens(port), lambda: f"redis-server: {process.poll()}")
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            process.terminate()
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        return True
-    return False
+_REDIS: Final = {"redis": False, "redis, appendfsync always": True}
+"""Whether each is durable."""
 
 
 @contextmanager
 def running(name: str, directory: Path) -> Iterator[str]:
     """A server with nothing in it; its URL."""
     if name in _REDIS:
-        with redis_server(directory, _REDIS[name]) as url:
-            yield url
+        with redis_server(directory, is_durable=_REDIS[name]) as port:
+            yield f"redis://127.0.0.1:{port}/0"
     else:
         directory.mkdir(parents=True)
         with Daemon(directory) as daemon:
@@ -97,7 +72,7 @@ class _Worker:
 
 
 def _words(what: str, url: str, **options: int) -> list[str]:
-    return [sys.executable, "-m", "tickwheel_bench.tasks.program", what, url, json.dumps(options)]
+    return [sys.executable, "-m", "tickwheel_bench.dramatiq.program", what, url, json.dumps(options)]
 
 
 def _send(url: str, count: int, threads: int, after_ms: int = 0, within_ms: int = 0) -> dict[str, Any]:
@@ -139,9 +114,9 @@ def _delayed(url: str, scale: float) -> dict[str, Any]:
     }
 
 
-def tasks(directory: Path, scale: float) -> dict[str, Any]:
+def dramatiq(directory: Path, scale: float) -> dict[str, Any]:
     """Prints what each server did; what could not be measured is in ``failed``."""
-    if shutil.which("redis-server") is None:
+    if not is_installed():
         return {"failed": ["redis-server is not on this machine: `apt-get install redis-server` brings it"]}
     names = ["tickwheel", *_REDIS]
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in names}

@@ -35,6 +35,7 @@ def remind(self, order: int) -> str:
 
 
 def main() -> None:
+    import tickwheel.celery  # noqa: F401 - it makes the URL known; the program `celery` does so by itself
 
     print("2 + 3 =", add.delay(2, 3).get(timeout=60))
     print(remind.apply_async((17,), countdown=1).get(timeout=60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -12,7 +13,7 @@ from typing import Any, Final
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core import checks
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils import timezone
 
 from tickwheel.client.results import CancelResult, RescheduleResult
@@ -33,6 +34,8 @@ from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import HARD_MAX_BODY_BYTES
 
 _APP: Final = "tickwheel.django"
+RELAYED: Final = ("sqlite", "postgresql", "mysql")
+"""Kinds of databases, as Django names them, that the relay knows."""
 
 _log = logging.getLogger("tickwheel.django")
 
@@ -229,6 +232,7 @@ class TickwheelBackend(BaseTaskBackend):
                 yield checks.Error(
                     f"{place}['QUEUES']: {found.text}", hint=found.hint, obj=place, id="tickwheel.E002"
                 )
+        yield from _relay_troubles(self._read_options, place)
         if not apps.is_installed(_APP):
             yield checks.Error(
                 f"{place} keeps results in tables of the app {_APP!r}, which is not installed.",
@@ -236,6 +240,27 @@ class TickwheelBackend(BaseTaskBackend):
                 obj=place,
                 id="tickwheel.E003",
             )
+
+
+def _relay_troubles(options: BackendOptions, place: str) -> Iterable[checks.CheckMessage]:
+    """Why what goes into the outbox would stay there."""
+    if options.via != "outbox":
+        return
+    vendor = connections[options.database].vendor
+    if vendor not in RELAYED:
+        yield checks.Error(
+            f"{place}: the relay knows no databases of the kind {vendor!r}.",
+            hint=f"It knows {', '.join(RELAYED)}. Use OPTIONS['via'] = 'direct'.",
+            obj=place,
+            id="tickwheel.E004",
+        )
+    if importlib.util.find_spec("sqlalchemy") is None:
+        yield checks.Warning(
+            f"{place}: the relay needs SQLAlchemy, which is not installed here.",
+            hint="pip install 'tickwheel[django]' where `manage.py tickwheel_relay` runs.",
+            obj=place,
+            id="tickwheel.W001",
+        )
 
 
 def _envelope(result: Any) -> Envelope:

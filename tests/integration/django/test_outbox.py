@@ -128,7 +128,30 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.ci)])
+KILLED = """
+import os, signal
+import django
+django.setup()
+from django.db import transaction
+from tests.support.django_project import tasks
+tasks.add.enqueue(1)
+with transaction.atomic():
+    tasks.add.enqueue(2)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_producer_that_is_killed_before_its_commit(processes: Callable[..., Processes]) -> None:
+    from tickwheel.django.models import TaskRecord
+
+    made = processes(via="outbox")
+    assert made.start_python(KILLED).wait(60) == -signal.SIGKILL
+    assert made.run("tickwheel_relay", "--once") == "1 sent.\n"
+    assert [one.args for one in TaskRecord.objects.all()] == [[1]]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kills", [12])
 def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processes], kills: int) -> None:
     """Orders and tasks are written in one transaction; whatever is killed, each order's task runs, and no other."""
     from tests.support.django_project.models import Letter

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.django_setup import PATIENCE_S, Processes, finished, until
+from tests.support.django_setup import PATIENCE_S, ROOT, Processes, finished, until
 from tickwheel import sync
 
 
@@ -221,7 +222,7 @@ def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.django_project import tasks
 
     (tmp_path / "edited.py").write_text("")
-    path = os.pathsep.join([str(tmp_path), os.getcwd()])
+    path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
     worker = processes().start(
         "tickwheel_worker", "default", "--reload", PYTHONPATH=path, TICKWHEEL_TEST_IMPORT="edited"
     )

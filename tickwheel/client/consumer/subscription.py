@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
@@ -242,12 +242,26 @@ class Subscription(Generic[M, B]):
             self._buffered += len(rest)
 
     async def _next_message(self) -> M:
+        taken: list[M] = []
+
+        def take() -> bool:
+            """Of several threads that wait, one begins a parcel, and the others have the rest of it: also while it is
+            at work with the first message."""
+            message = self.next_in_hand()
+            if message is not None:
+                taken.append(message)
+            return message is not None
+
         while True:
             self._end_turn()
-            parcel = await self._next_parcel()
+            parcel = await self._next_parcel(take)
+            if taken:
+                return taken[0]
             if parcel is None:
                 raise StopAsyncIteration
             self.begin(parcel)
+            if len(parcel) > 1:
+                self._arrived.set()
             message = self.next_in_hand()
             if message is not None:
                 return message
@@ -310,10 +324,13 @@ class Subscription(Generic[M, B]):
                 "The subscription was not entered.", advice="Use `async with client.subscribe(...) as sub:`."
             )
 
-    async def _next_parcel(self) -> Parcel | None:
+    async def _next_parcel(self, take: Callable[[], bool] | None = None) -> Parcel | None:
+        """``take``: asked after each wait; once it is true, nothing is returned."""
         if not self._entered:
             self.check_open()
         await self._waits.turn()
+        if take is not None and take():
+            return None
         while self._left or not self._is_ready():
             if self._error is not None:
                 raise self._error.copy()
@@ -322,6 +339,8 @@ class Subscription(Generic[M, B]):
             if self._arrived.is_set():  # else others wait for it, too
                 self._arrived = self._waits.event()
             await self._arrived.wait()
+            if take is not None and take():
+                return None
         parcel = self._buffer.popleft()
         self._buffered -= len(parcel)
         return parcel

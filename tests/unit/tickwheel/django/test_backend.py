@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured, SuspiciousOperation
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
@@ -418,6 +420,16 @@ class CommandTests(ProjectTests):
         with override_settings(INSTALLED_APPS=[]):
             (error,) = self.backend().check()
             assert (error.id, "INSTALLED_APPS" in error.hint) == ("tickwheel.E003", True)
+
+    def test_checks_of_a_relay_that_cannot_be(self) -> None:
+        with with_options(via="outbox"):
+            assert list(self.backend().check()) == []
+            with mock.patch.object(connection, "vendor", "oracle"):
+                (error,) = self.backend().check()
+            assert (error.id, "direct" in error.hint) == ("tickwheel.E004", True)
+            with mock.patch.dict(sys.modules, {"sqlalchemy": None}):
+                (warning,) = self.backend().check()
+            assert (warning.id, "pip install" in warning.hint) == ("tickwheel.W001", True)
 
     def test_worker_words(self) -> None:
         for words, text in (

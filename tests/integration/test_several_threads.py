@@ -1,0 +1,73 @@
+"""One subscription of the blocking client, and several threads that take its messages."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+import tickwheel
+from tickwheel import sync
+from tickwheel._embedded import EmbeddedBroker
+from tickwheel.worker.handler import Handler, Options
+from tickwheel.worker.threads import ThreadWorker
+from tickwheel.worker.worker import asked
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with tickwheel.embedded(tmp_path_factory.mktemp("threads")) as running:
+        yield running
+
+
+def work(client: sync.Client, topic: str, handler: Any, threads: int, done: threading.Event) -> None:
+    """Until it is done; a test that would wait for leases to end fails before."""
+    options = Options(concurrency=threads, prefetch=0)
+    judged = Handler(topic, handler, options)
+    worker = ThreadWorker(
+        judged, partial(client._subscribe, topic, "default", asked(judged)), timedelta(seconds=5)
+    )
+    running = threading.Thread(target=worker.run)
+    running.start()
+    is_done = done.wait(PATIENCE_S / 4)
+    worker.stop()
+    running.join(PATIENCE_S)
+    assert is_done
+    assert not running.is_alive()
+
+
+def test_messages_that_came_together_are_handled_at_once(broker: EmbeddedBroker) -> None:
+    """The thread that begins a batch is at work with its first message: the others have the rest."""
+    together, done = threading.Barrier(4), threading.Event()
+
+    def handle(message: sync.Message) -> None:
+        together.wait(PATIENCE_S / 4)
+        done.set()
+
+    with broker.sync_client() as client:
+        client.send_many("together", [b"x"] * 4)
+        work(client, "together", handle, 4, done)
+
+
+def test_none_is_lost_between_threads(broker: EmbeddedBroker) -> None:
+    """A thread that has waited for a batch does not put it in the place of one that another thread has begun."""
+    found: Counter[bytes] = Counter()
+    lock, done = threading.Lock(), threading.Event()
+
+    def handle(message: sync.Message) -> None:
+        with lock:
+            found[message.body] += 1
+            if len(found) == 2_000:
+                done.set()
+
+    with broker.sync_client() as client:
+        client.send_many("many", [str(n).encode() for n in range(2_000)])
+        work(client, "many", handle, 4, done)
+    assert set(found.values()) == {1}

@@ -32,7 +32,7 @@ def work(client: sync.Client, topic: str, handler: Any, threads: int, done: thre
     options = Options(concurrency=threads, prefetch=0)
     judged = Handler(topic, handler, options)
     worker = ThreadWorker(
-        judged, partial(client._subscribe, topic, "default", asked(judged)), timedelta(seconds=5)
+        judged, partial(client.subscribe_as, topic, "default", asked(judged)), timedelta(seconds=5)
     )
     running = threading.Thread(target=worker.run)
     running.start()

@@ -29,7 +29,7 @@ WIRE_SOURCES := $(wildcard gateway/native/wire/*.c gateway/native/wire/*.h gatew
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Many tests wait for a disk or a clock, so there are more processes than cores. tests/support/order.py says which tests
+# Many tests wait for a disk or a clock, so there are more processes than cores. tests/support/run/order.py says which tests
 # share one, and which go first.
 TEST_JOBS ?= $(shell expr $$(nproc) \* 2 + 1)
 # Hundreds of processes that compile everything anew would take longer than what they are tested for.
@@ -167,11 +167,11 @@ django-suite: $(VENV)/.installed $(VENV)/.compiled ## Run Django's own tests of 
 
 .PHONY: vendor
 vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)
-	$(BIN)/python -m tests.support.vendored
+	$(BIN)/python -m tests.support.run.vendored
 
 .PHONY: vendor-check
 vendor-check: $(VENV)/.dev ## Say of which of them there is a newer version
-	$(BIN)/python -m tests.support.vendored --check
+	$(BIN)/python -m tests.support.run.vendored --check
 
 .PHONY: screenshots
 screenshots: $(VENV)/.dev $(VENV)/.compiled $(VENV)/.browser ## Make the pictures of the dashboard in docs/images/dashboard anew

@@ -26,9 +26,9 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.native_frames import Item, SendFrame
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.native.native_frames import Item, SendFrame
 from tests.twins.ingest import frame
 from tests.unit.tickwheel.server_frames import DeliverItem, encode_deliver
 from tickwheel_gateway.wire import schema

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import forking
-from tests.support.order import LongestFirst, longest_first
-from tests.support.profile import CI, PROFILE, SOAK, amount, has_its_day, is_left_out, today
-from tests.support.run_folder import RunFolder
+from tests.support.clients import forking
+from tests.support.run.order import LongestFirst, longest_first
+from tests.support.run.profile import CI, PROFILE, SOAK, amount, has_its_day, is_left_out, today
+from tests.support.run.run_folder import RunFolder
 from timerlog.files.holes import Holes
 
 # A write to a page of a table that was given back to the disk ends the process: it may not happen.
@@ -32,7 +32,7 @@ _FOLDER = pytest.StashKey[RunFolder]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--cluster`: see `tests/support/in_a_cluster.py`."""
+    """`--cluster`: see `tests/support/cluster/in_a_cluster.py`."""
     parser.addoption(
         "--cluster",
         default=0,

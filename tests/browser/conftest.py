@@ -18,7 +18,7 @@ from tests.browser.tabs import PATIENCE_MS, Tabs
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_server import Web, started
-from tests.support.filled import fill
+from tests.support.clients.filled import fill
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.conftest import Site
 from tests.browser.tabs import Tabs, violations
-from tests.support.filled import pages, path_of
+from tests.support.clients.filled import pages, path_of
 from tickwheel_web.dashboard.page import Page
 
 WIDTHS, THEMES = (1280, 320), ("light", "dark")

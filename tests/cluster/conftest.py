@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.kafka import running_kafka
+from tests.support.cluster.kafka import running_kafka
 from tickwheel_bench.cluster.kafka import Kafka
 
 _numbers = itertools.count(1)

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.http_client import get
-from tests.support.kafka import needs_kafka
+from tests.support.clients.http_client import get
+from tests.support.cluster.kafka import needs_kafka
 from tickwheel_bench.cluster.kafka import LIBS
 from tickwheel_bench.processes import free_port
 

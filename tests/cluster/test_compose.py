@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.http_client import get
-from tests.support.kafka import needs_kafka
+from tests.support.clients.http_client import get
+from tests.support.cluster.kafka import needs_kafka
 from tickwheel import sync
 from tickwheel_bench.cluster.kafka import Kafka, start_all
 from tickwheel_bench.processes import free_port

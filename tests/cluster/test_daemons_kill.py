@@ -24,13 +24,13 @@ import trio
 
 from tests.cluster.conftest import Topic
 from tests.crash.test_kill_loop import check_schedule, check_store, told
-from tests.support.cluster_daemons import INIT, SKEW_MS, ClusterDaemons, NodeDaemon
-from tests.support.crash_load import Ledger, MixedLoad, now_ms
-from tests.support.kafka import records_of
-from tests.support.profile import amount, limit_s, some_of
-from tests.support.replicas import check_replicas
-from tests.support.shifted_clock import ShiftedClock, clock_library
-from tests.support.small_disk import small_tmpfs
+from tests.support.clients.crash_load import Ledger, MixedLoad, now_ms
+from tests.support.clients.shifted_clock import ShiftedClock, clock_library
+from tests.support.cluster.daemons import INIT, SKEW_MS, ClusterDaemons, NodeDaemon
+from tests.support.cluster.kafka import records_of
+from tests.support.cluster.replicas import check_replicas
+from tests.support.run.profile import amount, limit_s, some_of
+from tests.support.stores.small_disk import small_tmpfs
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_bench.cluster.serving import make_cluster
 from tickwheel_broker.cluster.kafka.log import KafkaLog

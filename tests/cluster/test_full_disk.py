@@ -10,8 +10,8 @@ import pytest
 
 from tests.cluster.conftest import Topic
 from tests.cluster.test_serving_nodes import wait
-from tests.support.cluster_daemons import NodeDaemon
-from tests.support.small_disk import fill, small_tmpfs
+from tests.support.cluster.daemons import NodeDaemon
+from tests.support.stores.small_disk import fill, small_tmpfs
 from tickwheel import sync
 from tickwheel.errors import DiskFull
 from tickwheel_bench.cluster.serving import make_cluster

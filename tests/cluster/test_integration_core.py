@@ -1,4 +1,4 @@
-"""The core of the integration suite, against clusters of two nodes: see `tests/support/in_a_cluster.py`."""
+"""The core of the integration suite, against clusters of two nodes: see `tests/support/cluster/in_a_cluster.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import in_a_cluster
-from tests.support.kafka import needs_kafka
+from tests.support.cluster import in_a_cluster
+from tests.support.cluster.kafka import needs_kafka
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "tests/integration"

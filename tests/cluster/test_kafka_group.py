@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from tests.cluster.conftest import Topic
-from tests.support.kafka import ALONE, PATIENCE_S, longest_pause_s, stopped
+from tests.support.cluster.kafka import ALONE, PATIENCE_S, longest_pause_s, stopped
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_broker.cluster.kafka.group import KafkaGroup
 from tickwheel_broker.cluster.kafka.topic import create_topic

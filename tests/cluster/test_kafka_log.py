@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.cluster.conftest import Topic
-from tests.support.kafka import ALONE, longest_pause_s, stopped
+from tests.support.cluster.kafka import ALONE, longest_pause_s, stopped
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_broker.cluster.kafka.log import KafkaLog
 from tickwheel_broker.cluster.kafka.topic import TooFewBrokers, TopicDiffers, TopicSettings, create_topic

@@ -13,11 +13,11 @@ import pytest
 import trio
 
 from tests.cluster.conftest import Topic
-from tests.support.cluster_load import ClusterLoad
-from tests.support.driver import NOW_MS
-from tests.support.kafka import ALONE, records_of
-from tests.support.profile import amount, limit_s, today
-from tests.support.replicas import GENESIS
+from tests.support.cluster.kafka import ALONE, records_of
+from tests.support.cluster.load import ClusterLoad
+from tests.support.cluster.replicas import GENESIS
+from tests.support.native.driver import NOW_MS
+from tests.support.run.profile import amount, limit_s, today
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason

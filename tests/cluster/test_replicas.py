@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from tests.cluster.conftest import Topic
-from tests.support.cluster_load import ClusterLoad
-from tests.support.damage import flip
-from tests.support.driver import NOW_MS
-from tests.support.kafka import ALONE, records_of
-from tests.support.replicas import GENESIS, SETTINGS
-from tests.support.waiting import until
+from tests.support.clients.waiting import until
+from tests.support.cluster.kafka import ALONE, records_of
+from tests.support.cluster.load import ClusterLoad
+from tests.support.cluster.replicas import GENESIS, SETTINGS
+from tests.support.native.driver import NOW_MS
+from tests.support.stores.damage import flip
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster import healing
 from tickwheel_broker.cluster.kafka.log import KafkaLog

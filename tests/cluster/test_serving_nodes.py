@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from tests.cluster.conftest import Topic
-from tests.support.cluster_daemons import NodeDaemon
+from tests.support.cluster.daemons import NodeDaemon
 from tickwheel import sync
 from tickwheel.errors import TickwheelError
 

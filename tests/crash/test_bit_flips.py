@@ -17,9 +17,9 @@ from unittest import mock
 
 import pytest
 
-from tests.support.damage import Answers, Original, answers, flip_bit, make_directory
-from tests.support.driver import MIB, NOW_MS, SMALL
-from tests.support.profile import amount, limit_s
+from tests.support.native.driver import MIB, NOW_MS, SMALL
+from tests.support.run.profile import amount, limit_s
+from tests.support.stores.damage import Answers, Original, answers, flip_bit, make_directory
 from timerlog.commitlog.segments import ADOPTING_FORMAT
 from timerlog.errors import DamagedLog, StoreError, UnsupportedFormat
 from timerlog.files.small_files import seal

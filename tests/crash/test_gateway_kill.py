@@ -16,9 +16,9 @@ import grpc
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.gateway_process import Gateway
-from tests.support.gateway_sending import message, transaction
-from tests.support.profile import amount
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.rocketmq.gateway_sending import message, transaction
+from tests.support.run.profile import amount
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.crash_load import (
+from tests.support.clients.crash_load import (
     BEAT_MS,
     GROUP,
     INVOICES,
@@ -25,7 +25,7 @@ from tests.support.crash_load import (
     crash_again_and_again,
     now_ms,
 )
-from tests.support.profile import amount, limit_s
+from tests.support.run.profile import amount, limit_s
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
 

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.crash_load import GROUP, PATIENCE_S, TOPIC, Ledger, Load, crash_again_and_again
-from tests.support.profile import amount, limit_s
+from tests.support.clients.crash_load import GROUP, PATIENCE_S, TOPIC, Ledger, Load, crash_again_and_again
+from tests.support.run.profile import amount, limit_s
 from tickwheel import Client, TickwheelError
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings

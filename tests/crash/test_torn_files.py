@@ -13,9 +13,9 @@ from unittest import mock
 
 import pytest
 
-from tests.support.damage import Answers, Original, answers, make_directory
-from tests.support.driver import MIB
-from tests.support.profile import amount, limit_s
+from tests.support.native.driver import MIB
+from tests.support.run.profile import amount, limit_s
+from tests.support.stores.damage import Answers, Original, answers, make_directory
 from timerlog.commitlog.segments import ADOPTING_FORMAT
 from timerlog.files.small_files import seal
 from timerlog.recovery import checkpoint

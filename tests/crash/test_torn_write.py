@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.frames import send
-from tests.support.profile import some_of
+from tests.support.native.frames import send
+from tests.support.run.profile import some_of
 from timerlog.errors import DamagedLog
 from timerlog.store import Store, StoreSettings
 from timerlog.tables.tables import remove_derived_files

@@ -17,7 +17,7 @@ import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_server import Web, started
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 
 TOPIC: Final = "orders"
 GROUP: Final = f"/v1/topics/{TOPIC}/groups/g"

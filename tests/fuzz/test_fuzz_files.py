@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.profile import amount
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.run.profile import amount
 from tickwheel_native import crc32c
 from timerlog.errors import StoreError
 from timerlog.store import Store

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuzz.parsers import PARSERS
-from tests.support.native_frames import malformed_payloads
-from tests.support.profile import amount
+from tests.support.native.native_frames import malformed_payloads
+from tests.support.run.profile import amount
 from tickwheel.protocol.bodies.requests import REQUEST_CLASSES
 
 EXAMPLES = amount("parser_examples")

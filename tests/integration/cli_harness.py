@@ -22,7 +22,7 @@ from unittest import mock
 import sniffio
 from click.testing import CliRunner
 
-from tests.support import forking
+from tests.support.clients import forking
 from tickwheel_cli.main import root
 
 PATIENCE_S = 60.0

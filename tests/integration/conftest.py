@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import in_a_cluster
-from tests.support.kafka import running_kafka
+from tests.support.cluster import in_a_cluster
+from tests.support.cluster.kafka import running_kafka
 
 FOLDER = Path(__file__).parent
 _numbers = count()

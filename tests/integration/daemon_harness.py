@@ -19,14 +19,15 @@ import msgspec
 import trio
 
 import tickwheel
-from tests.support import forking, in_a_cluster
+from tests.support.clients import forking
+from tests.support.cluster import in_a_cluster
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 
 PATIENCE_S = 60.0
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
-_WITHOUT = Path(__file__).parents[1] / "support" / "without"
+_WITHOUT = Path(__file__).parents[1] / "support" / "run" / "without"
 _MAIN = """
 import json, os, sys
 from tickwheel_broker.config.load import from_arguments

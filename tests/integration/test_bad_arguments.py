@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import tickwheel
 from tests.integration.cli_harness import Shell
-from tests.support.profile import examples
+from tests.support.run.profile import examples
 from tickwheel import Client, sync, testing
 from tickwheel.errors import BadArgument, BadTime, NaiveDatetime, TickwheelError, TransactionRefused
 

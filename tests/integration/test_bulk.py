@@ -13,7 +13,7 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.bulk import JOB, columns
+from tests.support.stores.bulk import JOB, columns
 from tickwheel.client.admin.pipeline import JobRefused
 from tickwheel.errors import BadArgument, BadJob
 from tickwheel.sync import Client

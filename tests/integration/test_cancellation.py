@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 import tickwheel
-from tests.support.cancelling import Canceller, each_step, run
+from tests.support.clients.cancelling import Canceller, each_step, run
 from tickwheel import Client
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.client.admin.prepared import CheckedMessage

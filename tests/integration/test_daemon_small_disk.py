@@ -14,7 +14,7 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.small_disk import small_tmpfs
+from tests.support.stores.small_disk import small_tmpfs
 from tickwheel.errors import DiskFull
 from tickwheel_broker.exit_codes import ExitCode
 

@@ -18,9 +18,9 @@ import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_tokens import Guarded, guarded, may
-from tests.support.asgi import Caller
-from tests.support.filled import SCRIPT, fill, pages, path_of
-from tests.support.visiting import Visitor
+from tests.support.clients.asgi import Caller
+from tests.support.clients.filled import SCRIPT, fill, pages, path_of
+from tests.support.clients.visiting import Visitor
 from tickwheel.look import LOOK
 from tickwheel_web.dashboard.assets import FOLDER as STATIC
 from tickwheel_web.dashboard.assets import Assets

@@ -11,7 +11,7 @@ import trio
 import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.visiting import Visitor
+from tests.support.clients.visiting import Visitor
 from tickwheel.stats import Figures
 from tickwheel_web.dashboard.figures import sampling
 from tickwheel_web.dashboard.figures.history import History

@@ -20,8 +20,8 @@ import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import Daemon, RawConnection
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.filled import HOSTILE, SCRIPT
-from tests.support.visiting import Shown, Visitor
+from tests.support.clients.filled import HOSTILE, SCRIPT
+from tests.support.clients.visiting import Shown, Visitor
 from tickwheel import Client
 from tickwheel.errors import NotConnected
 from tickwheel.protocol.frames import FrameType

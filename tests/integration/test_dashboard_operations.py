@@ -12,8 +12,8 @@ import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.filled import SCRIPT
-from tests.support.visiting import Visitor
+from tests.support.clients.filled import SCRIPT
+from tests.support.clients.visiting import Visitor
 from tickwheel.errors import Forbidden
 from tickwheel_web.dashboard.operations import audit
 

@@ -14,8 +14,8 @@ import trio
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.asgi import Caller
-from tests.support.visiting import Visitor
+from tests.support.clients.asgi import Caller
+from tests.support.clients.visiting import Visitor
 from tickwheel.errors import BadArgument, ConfigError
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_web.middleware.forwarded import Proxies

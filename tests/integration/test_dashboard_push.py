@@ -13,8 +13,8 @@ import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.filled import HOSTILE, SCRIPT
-from tests.support.visiting import Shown, Visitor
+from tests.support.clients.filled import HOSTILE, SCRIPT
+from tests.support.clients.visiting import Shown, Visitor
 from tickwheel.errors import UnknownEndpoint
 from tickwheel_web.dashboard.push import acting
 

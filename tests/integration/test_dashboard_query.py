@@ -15,9 +15,9 @@ import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S
 from tests.integration.test_query import ENDLESS
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.asgi import Caller
-from tests.support.filled import HOSTILE, SCRIPT
-from tests.support.visiting import Visitor
+from tests.support.clients.asgi import Caller
+from tests.support.clients.filled import HOSTILE, SCRIPT
+from tests.support.clients.visiting import Visitor
 from tickwheel_web.dashboard.querying import query
 from tickwheel_web.dashboard.querying.columns import COLUMNS
 

@@ -13,8 +13,8 @@ import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import Daemon
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.filled import HOSTILE, SCRIPT
-from tests.support.visiting import Visitor
+from tests.support.clients.filled import HOSTILE, SCRIPT
+from tests.support.clients.visiting import Visitor
 from tickwheel.errors import UnknownSchedule
 
 __all__ = ["guarded"]  # a fixture

@@ -16,8 +16,8 @@ import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_tokens import Guarded, guarded
-from tests.support.filled import SCRIPT
-from tests.support.visiting import Shown, Visitor
+from tests.support.clients.filled import SCRIPT
+from tests.support.clients.visiting import Shown, Visitor
 from tickwheel_web.dashboard.topics import holding
 
 __all__ = ["guarded"]  # a fixture

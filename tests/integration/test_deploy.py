@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.certificates import Files
-from tests.support.http_client import get
+from tests.support.clients.certificates import Files
+from tests.support.clients.http_client import get
 from tickwheel import sync
 from tickwheel_broker.config.fields import FIELDS
 from tickwheel_broker.exit_codes import ExitCode

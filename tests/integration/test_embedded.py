@@ -16,7 +16,7 @@ import trio
 import tickwheel
 import tickwheel.testing
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.http_client import get
+from tests.support.clients.http_client import get
 from tickwheel.errors import BadArgument, ConfigError, DirectoryLocked, NotConnected, TickwheelError
 from tickwheel.testing import ManualClock
 from timerlog.files.disk import FileSegment

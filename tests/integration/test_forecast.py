@@ -15,9 +15,9 @@ import trio.testing
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import Daemon
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.http_client import scrape
+from tests.support.clients.http_client import scrape
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
 from tickwheel.errors import BadRequest, BadTime
 from tickwheel.protocol.bodies.requests import GetWheel, decode_request, encode_body
 from tickwheel.protocol.frames import FrameType

@@ -17,11 +17,11 @@ import pytest
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.gateway_caller import CLIENT, Caller, consumer
-from tests.support.gateway_process import Gateway
-from tests.support.gateway_sending import message
-from tests.support.guarded_gateway import Guarded
-from tests.support.http_client import get, scrape
+from tests.support.clients.http_client import get, scrape
+from tests.support.rocketmq.gateway_caller import CLIENT, Caller, consumer
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.rocketmq.gateway_sending import message
+from tests.support.rocketmq.guarded_gateway import Guarded
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code

@@ -12,8 +12,8 @@ from typing import Any
 import trio
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.gateway_call import OpenCall, asked, batch, read
-from tests.support.gateway_sending import message, transaction
+from tests.support.rocketmq.gateway_call import OpenCall, asked, batch, read
+from tests.support.rocketmq.gateway_sending import message, transaction
 from tickwheel import Client
 from tickwheel.errors import TickwheelError
 from tickwheel_broker.security.tokens import changing, new_token

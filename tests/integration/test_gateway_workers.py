@@ -17,10 +17,10 @@ import pytest
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.gateway_caller import CLIENT, Caller, consumer
-from tests.support.gateway_process import Gateway
-from tests.support.gateway_sending import message, transaction
-from tests.support.http_client import get, scrape
+from tests.support.clients.http_client import get, scrape
+from tests.support.rocketmq.gateway_caller import CLIENT, Caller, consumer
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.rocketmq.gateway_sending import message, transaction
 from tickwheel_bench.processes import children_of, is_gone
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code

@@ -12,7 +12,7 @@ import tickwheel
 import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel.errors import BadArgument, UnknownGroup
 
 WAIT = timedelta(seconds=30)

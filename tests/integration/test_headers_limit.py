@@ -14,8 +14,8 @@ import pytest
 import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
-from tests.support.bulk import columns
+from tests.support.clients.asgi import Caller
+from tests.support.stores.bulk import columns
 from tickwheel.errors import BadSchedule, HeadersTooLarge, TransactionRefused
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS
 from tickwheel.sync import Client

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_disk import small_tmpfs
+from tests.support.stores.small_disk import small_tmpfs
 
 TMPFS_BYTES = 20 << 20
 PATIENCE_S = 60
 
 
 def run(step: str, directory: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.holes", step, str(directory)]
+    command = [sys.executable, "-m", "tests.support.stores.holes", step, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
-from tests.support.certificates import Files
-from tests.support.http_client import Answer, get, scrape
-from tests.support.small_disk import small_tmpfs
+from tests.support.clients.certificates import Files
+from tests.support.clients.http_client import Answer, get, scrape
+from tests.support.stores.small_disk import small_tmpfs
 from tickwheel import sync
 from tickwheel.errors import DiskFull, TickwheelError
 from tickwheel_broker.exit_codes import ExitCode

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
 from tests.integration.test_daemon_bad_input import code_of, error_of, send_payload, works
-from tests.support.frames import COLUMN_KEYS
+from tests.support.native.frames import COLUMN_KEYS
 from tickwheel.protocol.bodies.requests import (
     Cancel,
     CancelOk,

@@ -17,7 +17,7 @@ import trio
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, wait_ready
-from tests.support.totals import totals_of
+from tests.support.run.totals import totals_of
 from tickwheel import Subscription
 from tickwheel.errors import BadArgument, BadRequest, Forbidden, UnknownGroup, UnknownTopic
 from tickwheel.stats import Histogram

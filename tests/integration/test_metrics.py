@@ -12,8 +12,8 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.driver import SMALL
-from tests.support.http_client import OPEN_METRICS, Scraped, get, scrape
+from tests.support.clients.http_client import OPEN_METRICS, Scraped, get, scrape
+from tests.support.native.driver import SMALL
 from tickwheel import sync
 from tickwheel.errors import BodyTooLarge
 from tickwheel_broker.broker import Broker

@@ -21,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.samples import Sample
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.http_client import Scraped, get, scrape
+from tests.support.clients.http_client import Scraped, get, scrape
 from tests.unit.test_tidy import anchors
 from tickwheel import sync
 from tickwheel_broker.cluster.standing import Standing
@@ -30,7 +30,7 @@ from tickwheel_broker.monitoring.metrics import cluster_families
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana-dashboard.json"
 RULES = ROOT / "deploy" / "prometheus-rules.yml"
-RULE_TESTS = ROOT / "tests" / "support" / "prometheus-rules.test.yml"
+RULE_TESTS = ROOT / "tests" / "support" / "run" / "prometheus-rules.test.yml"
 OPERATE = ROOT / "docs" / "how-to" / "operate.md"
 
 NOT_METRICS = {

@@ -11,7 +11,7 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.http_client import get
+from tests.support.clients.http_client import get
 
 
 def limited(count: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 from tickwheel.sync import Client
 from tickwheel_bench.load.soak import Sample, fit, soak, verdict
 from tickwheel_bench.load.soak_load import Load

@@ -14,7 +14,7 @@ import tickwheel
 import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel.errors import BadArgument, BadToken, LoginRequired, NotConnected
 
 ONE, OTHER = "192.0.2.1", "2001:db8::2"

@@ -15,7 +15,7 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_daemon_disk_full import BODY as LARGE_BODY
 from tests.integration.test_daemon_disk_full import SMALL_DISK, fill
 from tests.integration.test_purge import COUNT, work_off
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 from tickwheel.errors import DiskFull
 
 HEADER = "tickwheel-dead"

@@ -22,9 +22,9 @@ from standardwebhooks import Webhook
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.http_client import get
-from tests.support.receiver import Answer, Received, Receiver
-from tests.support.waiting import until
+from tests.support.clients.http_client import get
+from tests.support.clients.receiver import Answer, Received, Receiver
+from tests.support.clients.waiting import until
 from tickwheel.client.consumer.headers import headers_of
 from tickwheel.errors import BadEndpoint, EndpointInUse, UnknownEndpoint, UnknownTopic
 from tickwheel.protocol.receipts import decode_receipt

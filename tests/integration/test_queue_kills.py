@@ -17,7 +17,7 @@ import dramatiq
 import pytest
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 from tickwheel.dramatiq import TickwheelBroker
 from tickwheel.taskiq import TickwheelBroker as TaskiqBroker
 

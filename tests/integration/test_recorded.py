@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support import promised, recording
-from tests.support.recording import (
+from tests.support.clients import recording
+from tests.support.clients.recording import (
     LATER,
     START,
     Step,
@@ -22,6 +22,7 @@ from tests.support.recording import (
     serving,
     state_hash,
 )
+from tests.support.run import promised
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 THE_END = "the end"

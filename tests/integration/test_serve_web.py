@@ -16,8 +16,8 @@ import pytest
 
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.certificates import Files
-from tests.support.http_client import get
+from tests.support.clients.certificates import Files
+from tests.support.clients.http_client import get
 
 
 def with_web(directory: Path, **settings: object) -> Daemon:

@@ -23,8 +23,8 @@ from tests.crash.test_kill_loop import check_directory, check_schedule, lacks_sl
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.losing import Losing
 from tests.integration.test_lost_answers import CASES, nothing
-from tests.support import in_a_cluster
-from tests.support.crash_load import Ledger, MixedLoad
+from tests.support.clients.crash_load import Ledger, MixedLoad
+from tests.support.cluster import in_a_cluster
 from tickwheel import AckRefused, Client, NotConnected, SendUncertain, sync
 from tickwheel.protocol.frames import FrameType
 from tickwheel_bench.processes import free_port

@@ -18,7 +18,7 @@ import trustme
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel.errors import TlsFailed, TlsRequired
 from tickwheel.protocol.frames import FrameType, encode_frame
 

@@ -17,7 +17,7 @@ import trio
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel.errors import (
     BadToken,
     ClientClosed,

@@ -15,7 +15,7 @@ import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, RawConnection
 from tests.integration.test_http import http_url
 from tests.integration.test_tokens import Place
-from tests.support.http_client import get
+from tests.support.clients.http_client import get
 from tickwheel.errors import Forbidden
 from tickwheel.protocol.bodies.requests import encode_body, hello
 from tickwheel.protocol.frames import FrameType, encode_frame

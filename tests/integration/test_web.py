@@ -12,7 +12,7 @@ import pytest
 
 import tickwheel.web
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel.errors import NotConnected
 from tickwheel_web.shapes import MAX_BATCH
 

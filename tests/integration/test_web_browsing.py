@@ -13,7 +13,7 @@ import trio
 import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_consuming import receive, settle
-from tests.support.asgi import Answer, Caller
+from tests.support.clients.asgi import Answer, Caller
 
 LATER = "2031-05-01T09:00:00Z"
 

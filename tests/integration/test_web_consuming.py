@@ -15,7 +15,7 @@ import tickwheel
 import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
-from tests.support.asgi import Answer, Caller
+from tests.support.clients.asgi import Answer, Caller
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.messages import SendColumns, encode_send
 from tickwheel.protocol.receipts import Receipt, encode_receipt

@@ -12,7 +12,7 @@ import pytest
 
 import tickwheel.web
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 
 TOPIC = "/v1/topics/{}/messages"
 RAW = {"content-type": "text/plain"}

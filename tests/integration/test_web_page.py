@@ -18,7 +18,7 @@ from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_how_to import RECEIPT, ROOT, blocks
 from tests.integration.test_web_server import started
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 
 PAGE = ROOT / "docs" / "how-to" / "http.md"
 DASHBOARD = ROOT / "docs" / "how-to" / "dashboard.md"

@@ -11,7 +11,7 @@ import pytest
 import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel.protocol.target_headers import Task, task_of
 
 SHOP = {"topic": "orders", "url": "https://shop.example/hooks"}

@@ -11,7 +11,7 @@ import pytest
 import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 
 MORNING = {"topic": "chat", "cron": "0 9 * * MON-FRI", "tz": "Europe/Paris", "body": {"call": "stand-up"}}
 

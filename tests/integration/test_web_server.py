@@ -24,8 +24,8 @@ import pytest
 import tickwheel.sync
 from tests.integration.cli_harness import PROGRAM, Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.certificates import Files
-from tests.support.http_client import get
+from tests.support.clients.certificates import Files
+from tests.support.clients.http_client import get
 from tickwheel_web.server import MORE_HANDSHAKES
 
 

@@ -14,7 +14,7 @@ import trio
 import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel.client.calls import Call
 from tickwheel.client.session import Session
 from tickwheel.protocol.bodies.admin import Drop

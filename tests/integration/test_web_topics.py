@@ -22,7 +22,7 @@ import tickwheel.web
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_web_server import started
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel_web.shapes import EVENTS
 
 LATER = "2031-05-01T09:00:00Z"

@@ -11,7 +11,7 @@ import pytest
 import tickwheel
 import tickwheel.web
 from tests.integration.daemon_harness import Daemon
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 
 LATER = "2031-05-01T09:00:00Z"
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.registries import Registries, needs, succeed
+from tests.support.run.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
 DOCUMENT: Final = HERE.parents[1] / "docs" / "openapi.json"

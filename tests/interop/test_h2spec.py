@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.registries import needs, run
+from tests.support.run.registries import needs, run
 from tests.unit.gateway.transport.conftest import require
 from tests.unit.gateway.transport.test_grpcio import Running
 from tickwheel_gateway.transport.stacks import VARIABLE

@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.cluster_load import ClusterLoad
-from tests.support.damage import flip
-from tests.support.driver import NOW_MS
-from tests.support.profile import amount, today
-from tests.support.replicas import GENESIS, SETTINGS
+from tests.support.cluster.load import ClusterLoad
+from tests.support.cluster.replicas import GENESIS, SETTINGS
+from tests.support.native.driver import NOW_MS
+from tests.support.run.profile import amount, today
+from tests.support.stores.damage import flip
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster import healing
 from tickwheel_simulation.cluster.assigner import Assigner

@@ -15,8 +15,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_frames import Item, SendFrame, filler
-from tests.support.native_pair import GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
+from tests.support.native.native_frames import Item, SendFrame, filler
+from tests.support.native.native_pair import GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
 from tests.twins import delivery
 from tests.twins.ingest import Stop
 from tests.twins.store import (

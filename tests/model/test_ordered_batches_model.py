@@ -13,9 +13,9 @@ from typing import Final
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered
-from tests.support.profile import examples
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered
+from tests.support.run.profile import examples
 from timerlog.commitlog.records import Outbound
 from timerlog.engine.deliver import AsAnswer
 from timerlog.errors import DiskFull

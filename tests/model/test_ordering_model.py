@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered
-from tests.support.profile import examples
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered
+from tests.support.run.profile import examples
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.engine.deliver import AsAnswer
 from timerlog.layout import IN_A_CHAIN, DeliveryState

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 sa = pytest.importorskip("sqlalchemy")
 
-from tests.support.profile import examples  # noqa: E402
+from tests.support.run.profile import examples  # noqa: E402
 from tickwheel.outbox import (  # noqa: E402
     Account,
     CounterOverflow,

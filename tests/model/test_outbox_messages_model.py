@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.profile import examples
+from tests.support.run.profile import examples
 from tickwheel.outbox import MessageSettings, MessageTable
 from tickwheel.outbox.messages.backoff import wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, Candidates

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from tests.support.profile import examples
+from tests.support.run.profile import examples
 from tickwheel import outbox
 from tickwheel.outbox import LeaseLost
 

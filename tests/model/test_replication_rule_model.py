@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.partition import SEGMENT_BYTES, World
+from tests.support.cluster.partition import SEGMENT_BYTES, World
 from timerlog.errors import DamagedLog
 from timerlog.replication.record import Head, Kind
 from timerlog.replication.rule import Confirmations, Reader, Said, Taken

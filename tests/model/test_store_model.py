@@ -19,9 +19,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.driver import MIB, NOW_MS
-from tests.support.driver import SMALL as SMALL_SETTINGS
-from tests.support.frames import ack_payload, delivered, send
+from tests.support.native.driver import MIB, NOW_MS
+from tests.support.native.driver import SMALL as SMALL_SETTINGS
+from tests.support.native.frames import ack_payload, delivered, send
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.errors import TransactionRefused
 from timerlog.layout import MessageState

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
-from tests.support.relaying import Messages
+from tests.support.outbox.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
+from tests.support.outbox.relaying import Messages
 from tickwheel import outbox
 
 SERVERS = {"postgresql": "postgres_server", "mariadb": "maria_server"}

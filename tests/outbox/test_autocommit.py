@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 import tickwheel
-from tests.support.messages import PATIENCE_S, engine_of, message_table, rolled_back, rows, send
+from tests.support.outbox.messages import PATIENCE_S, engine_of, message_table, rolled_back, rows, send
 from tickwheel.outbox import Inbox, MessageTable, NotInTransaction, Queue, open_database
 
 HOWS = ("engine", "driver")

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from tests.support.databases import DatabaseServer
+from tests.support.outbox.databases import DatabaseServer
 from tickwheel import outbox
 from tickwheel.errors import BadArgument, BadTime, TickwheelError
 from tickwheel.outbox import MessageSettings, MessageTable

@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.support.cancelling import Canceller, each_step, run
-from tests.support.messages import PATIENCE_S, message_table
-from tests.support.messages import send as insert
+from tests.support.clients.cancelling import Canceller, each_step, run
+from tests.support.outbox.messages import PATIENCE_S, message_table
+from tests.support.outbox.messages import send as insert
 from tickwheel import outbox
 from tickwheel.errors import BadArgument, ClientClosed, ClientForked
 from tickwheel.outbox.messages.hub import Hub

@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 import tickwheel
-from tests.support.cancelling import Canceller, each_step, run
-from tests.support.relaying import PATIENCE_S, Messages, check_once
+from tests.support.clients.cancelling import Canceller, each_step, run
+from tests.support.outbox.relaying import PATIENCE_S, Messages, check_once
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import Inbox, Increment, KeySpace, Relay, open_database
 from tickwheel.outbox.keys.tables import Service

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from tests.support.messages import engine_of
+from tests.support.outbox.messages import engine_of
 from tickwheel import outbox
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"

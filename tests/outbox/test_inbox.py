@@ -17,9 +17,9 @@ from sqlalchemy.pool import NullPool
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
-from tests.support import forking
-from tests.support.databases import OUTBOX
-from tests.support.relaying import PATIENCE_S, until
+from tests.support.clients import forking
+from tests.support.outbox.databases import OUTBOX
+from tests.support.outbox.relaying import PATIENCE_S, until
 from tickwheel import sync
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import (

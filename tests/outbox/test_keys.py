@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 
-from tests.support.key_spaces import tables_of, wait_until, work_off, worker
+from tests.support.stores.key_spaces import tables_of, wait_until, work_off, worker
 from tickwheel.outbox import (
     Account,
     Accounted,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tests.outbox.keys_worker import PROGRAM
-from tests.support.databases import OUTBOX, DatabaseServer
-from tests.support.forking import Programs
-from tests.support.key_spaces import is_done, wait_until
-from tests.support.profile import amount
+from tests.support.clients.forking import Programs
+from tests.support.outbox.databases import OUTBOX, DatabaseServer
+from tests.support.run.profile import amount
+from tests.support.stores.key_spaces import is_done, wait_until
 from tickwheel.outbox import (
     DatabaseBusy,
     DatabaseUnavailable,

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from anyio.to_thread import run_sync
 
-from tests.support.key_spaces import is_done, tables_of, until
+from tests.support.stores.key_spaces import is_done, tables_of, until
 from tickwheel.outbox import BadLimit, Increment, KeySpace, Put, TableMissing
 from tickwheel.outbox.keys import leases
 from tickwheel.outbox.keys.leases import Worker

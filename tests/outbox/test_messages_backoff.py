@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import execute, message_table, rows, send
+from tests.support.outbox.messages import execute, message_table, rows, send
 from tickwheel.outbox import LeaseLost, MessageTable
 
 SECOND_NS = 1_000_000_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.support.key_spaces import work_off
-from tests.support.messages import execute, fast, get_many, rolled_back
+from tests.support.outbox.messages import execute, fast, get_many, rolled_back
+from tests.support.stores.key_spaces import work_off
 from tickwheel.outbox import BadTable, Database, Increment, KeySpace, MessageTable, open_database
 from tickwheel.outbox.messages import hub as hubs
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment

@@ -6,7 +6,16 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import PATIENCE_S, eventually, execute, fast, get, message_table, same_table, send
+from tests.support.outbox.messages import (
+    PATIENCE_S,
+    eventually,
+    execute,
+    fast,
+    get,
+    message_table,
+    same_table,
+    send,
+)
 from tickwheel.outbox import BadTable, OutboxError, TableMissing
 from tickwheel.outbox.messages import hub as hubs
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.messages import PATIENCE_S, get, message_table, rows, send
+from tests.support.outbox.messages import PATIENCE_S, get, message_table, rows, send
 
 SERVERS = ["postgresql", "mariadb"]
 HOUR_NS = 3_600_000_000_000

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.integration.cli_harness import Shell
-from tests.support.messages import execute, fast, get, send
+from tests.support.outbox.messages import execute, fast, get, send
 from tickwheel import outbox
 from tickwheel.outbox import BadTable, Database, MessageTable
 from tickwheel.protocol.errors import BadArgument

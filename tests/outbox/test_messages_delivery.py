@@ -10,8 +10,8 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from tests.support.databases import DatabaseServer
-from tests.support.messages import (
+from tests.support.outbox.databases import DatabaseServer
+from tests.support.outbox.messages import (
     NEVER_MS,
     PATIENCE_S,
     engine_of,

@@ -13,7 +13,15 @@ import pytest
 import sqlalchemy as sa
 from pymysql.constants import COMMAND
 
-from tests.support.messages import PATIENCE_S, engine_of, eventually, get, message_table, same_table, send
+from tests.support.outbox.messages import (
+    PATIENCE_S,
+    engine_of,
+    eventually,
+    get,
+    message_table,
+    same_table,
+    send,
+)
 from tickwheel.outbox import MessageTable
 from tickwheel.outbox.statistics_watch import Echoes
 from tickwheel.outbox.watch import PollWatch, Ring

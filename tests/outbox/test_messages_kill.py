@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 import trio
 
-from tests.support.databases import OUTBOX, DatabaseServer
-from tests.support.forking import Programs
-from tests.support.message_consumer import EFFECTS, PROGRAM, TABLE, do
-from tests.support.messages import PATIENCE_S, eventually, message_table
-from tests.support.profile import amount, limit_s
+from tests.support.clients.forking import Programs
+from tests.support.outbox.databases import OUTBOX, DatabaseServer
+from tests.support.outbox.message_consumer import EFFECTS, PROGRAM, TABLE, do
+from tests.support.outbox.messages import PATIENCE_S, eventually, message_table
+from tests.support.run.profile import amount, limit_s
 from tickwheel.outbox import DatabaseUnavailable, LeaseLost, MessageTable
 from tickwheel.outbox.messages.hub import Hub
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from tests.support.databases import DatabaseServer
-from tests.support.messages import engine_of, eventually, get, message_table, send
+from tests.support.outbox.databases import DatabaseServer
+from tests.support.outbox.messages import engine_of, eventually, get, message_table, send
 from tickwheel.outbox import Database, DatabaseBusy, DatabaseUnavailable, MessageTable, open_database
 
 LIMITED = {

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 import tickwheel
-from tests.support.messages import eventually, execute, fast, get, get_many, rows
+from tests.support.outbox.messages import eventually, execute, fast, get, get_many, rows
 from tickwheel.outbox import BadTable, Database, MessageTable, Relay
 from tickwheel.outbox.messages import candidates as pure
 from tickwheel.outbox.messages.backoff import next_epoch

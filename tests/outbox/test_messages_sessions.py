@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from tests.support.messages import execute, fast
+from tests.support.outbox.messages import execute, fast
 from tickwheel.outbox import Database, KeySpace, LeaseLost, MessageTable, NotInTransaction, Queue
 from tickwheel.protocol.errors import BadArgument
 

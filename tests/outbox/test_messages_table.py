@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 import trio
 
-from tests.support.messages import (
+from tests.support.outbox.messages import (
     engine_of,
     execute,
     fast,

@@ -8,7 +8,7 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import (
+from tests.support.outbox.messages import (
     PATIENCE_S,
     engine_of,
     eventually,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import execute, get_many, message_table
+from tests.support.outbox.messages import execute, get_many, message_table
 
 UNREADABLE: dict[str, tuple[sa.Column[Any], str, str]] = {
     "sqlite": (sa.Column("value", sa.JSON), "'no json'", "'[1]'"),

@@ -8,7 +8,16 @@ from functools import partial
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import engine_of, eventually, execute, get, message_table, rows, same_table, send
+from tests.support.outbox.messages import (
+    engine_of,
+    eventually,
+    execute,
+    get,
+    message_table,
+    rows,
+    same_table,
+    send,
+)
 from tickwheel.outbox import BadTable, LeaseLost, MessageSettings, MessageTable
 
 COMMENT = (

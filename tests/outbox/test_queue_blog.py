@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from tests.support.databases import DatabaseServer
+from tests.support.outbox.databases import DatabaseServer
 from tickwheel import outbox
 from tickwheel.outbox import LeaseLost
 from tickwheel.outbox.database import is_busy

@@ -12,7 +12,7 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from tests.support.databases import DatabaseServer
+from tests.support.outbox.databases import DatabaseServer
 from tickwheel import outbox
 from tickwheel.outbox import DatabaseUnavailable, LeaseLost, TableMissing
 

@@ -11,9 +11,9 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from tests.outbox.queue_worker import EFFECTS, PROGRAM
-from tests.support.databases import OUTBOX, DatabaseServer
-from tests.support.forking import Programs
-from tests.support.profile import amount
+from tests.support.clients.forking import Programs
+from tests.support.outbox.databases import OUTBOX, DatabaseServer
+from tests.support.run.profile import amount
 from tickwheel import outbox
 
 MESSAGES = 600

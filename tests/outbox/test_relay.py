@@ -14,7 +14,15 @@ import pytest
 import sqlalchemy as sa
 
 import tickwheel
-from tests.support.relaying import LATER_NS, PATIENCE_S, Messages, check_once, in_topic, interrupted, until
+from tests.support.outbox.relaying import (
+    LATER_NS,
+    PATIENCE_S,
+    Messages,
+    check_once,
+    in_topic,
+    interrupted,
+    until,
+)
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import BadTable, MessageSettings, MessageTable, Relay, TableMissing
 from tickwheel.outbox.relay.markers import Markers

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import tickwheel
-from tests.support.relaying import LATER_NS, STEPS, Messages, in_topic, interrupted
+from tests.support.outbox.relaying import LATER_NS, STEPS, Messages, in_topic, interrupted
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import BadTable, Relay
 

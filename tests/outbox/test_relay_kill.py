@@ -14,8 +14,8 @@ import pytest
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
-from tests.support.databases import DatabaseServer
-from tests.support.relaying import STEPS, Messages, RelayProcess, check_once, interrupted, until
+from tests.support.outbox.databases import DatabaseServer
+from tests.support.outbox.relaying import STEPS, Messages, RelayProcess, check_once, interrupted, until
 from tickwheel.outbox import DatabaseUnavailable, Relay
 
 BATCH = 10

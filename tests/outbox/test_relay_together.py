@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import tickwheel
-from tests.support.relaying import LATER_NS, Messages, check_once, in_topic, interrupted, until
+from tests.support.outbox.relaying import LATER_NS, Messages, check_once, in_topic, interrupted, until
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import Relay
 

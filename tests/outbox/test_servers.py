@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from tests.support.databases import (
+from tests.support.outbox.databases import (
     DatabaseServer,
     MariaServer,
     NamedServer,
@@ -40,7 +40,7 @@ KINDS = [PostgresServer, MariaServer]
 
 _RUN = """
 import sys
-from tests.support.databases import {kind}
+from tests.support.outbox.databases import {kind}
 with {kind}() as server:
     print(server.folder, flush=True)
     sys.stdin.read()

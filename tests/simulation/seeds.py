@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.profile import amount, today
+from tests.support.run.profile import amount, today
 from tickwheel_simulation.run import run_seed
 
 SEEDS, CLUSTER_SEEDS = amount("seeds"), amount("cluster_seeds")

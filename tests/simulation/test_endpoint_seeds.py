@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.seeds import FIRST_SEED, HOURS
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 from tickwheel_simulation.run import run_seed
 
 

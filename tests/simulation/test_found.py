@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
 from tickwheel_native import memory
 from tickwheel_simulation.disk import Disk, View
 from timerlog.errors import DiskFull, LogFailed

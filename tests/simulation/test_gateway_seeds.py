@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.simulation.seeds import FIRST_SEED
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 from tickwheel_simulation.run import run_seed
 
 HOURS = 0.02

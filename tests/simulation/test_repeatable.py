@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.profile import amount
+from tests.support.run.profile import amount
 
 SCRIPT = """
 import json, sys

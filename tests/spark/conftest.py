@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.profile import PROFILE, QUICK
+from tests.support.run.profile import PROFILE, QUICK
 from tickwheel.spark import session
 from tickwheel_cli.main import root
 from tickwheel_cli.pipeline.group import COMMANDS

@@ -13,7 +13,7 @@ import pytest
 
 import tickwheel
 from tests.integration.cli_harness import Shell
-from tests.support.spark_cluster import WORKER_HOSTS, Cluster, standalone_cluster
+from tests.support.spark.standalone import WORKER_HOSTS, Cluster, standalone_cluster
 
 SMALL = {
     "spark.driver.memory": "512m",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tickwheel
-from tests.support.spark_cluster import connect_server
+from tests.support.spark.standalone import connect_server
 
 pytestmark = [
     pytest.mark.soak,

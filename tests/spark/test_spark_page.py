@@ -13,7 +13,7 @@ import pytest
 import tickwheel
 from tests.integration.daemon_harness import Daemon
 from tests.spark.conftest import Pipeline
-from tests.support.archives import work_off
+from tests.support.spark.archives import work_off
 from tickwheel.spark import archive_messages
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from click.testing import Result
 
 import tickwheel
 from tests.spark.conftest import Pipeline
-from tests.support.archives import work_off
+from tests.support.spark.archives import work_off
 
 if TYPE_CHECKING:
     pass

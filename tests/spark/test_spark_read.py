@@ -12,10 +12,10 @@ from pyspark.errors import PySparkException
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.queried import expected_rows, send_all
-from tests.support.reader import Reader
-from tests.support.spark_rows import rows_of
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.spark.rows import rows_of
+from tests.support.stores.queried import expected_rows, send_all
+from tests.support.stores.reader import Reader
 from tickwheel.spark import SourceError, conditions, understood
 from timerlog.store import Store
 

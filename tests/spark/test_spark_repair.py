@@ -11,7 +11,7 @@ import pytest
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.archives import work_off
+from tests.support.spark.archives import work_off
 from tickwheel.spark import SourceError, reschedule_messages
 from tickwheel.spark.answers import BadSql
 from tickwheel.spark.repair import RepairReport

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tickwheel
-from tests.support.spark_rows import rows_of
+from tests.support.spark.rows import rows_of
 from tickwheel.spark import SourceError, make_report
 from tickwheel.spark.report.queries.journeys import journeys
 

@@ -11,7 +11,7 @@ import pytest
 
 import tickwheel
 from tests.integration.daemon_harness import Daemon
-from tests.support.archives import files_of, work_off
+from tests.support.spark.archives import files_of, work_off
 from tickwheel.spark import ArchiveDamaged, ArchiveError, SourceError, archive_messages, restore_messages
 from tickwheel.spark.archive import RestoreReport
 

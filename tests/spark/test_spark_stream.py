@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.purging import LATER_MS, mixed
-from tests.support.queried import send_all
-from tests.support.reader import Reader
-from tests.support.streaming import run_to_the_end
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.spark.streaming import run_to_the_end
+from tests.support.stores.purging import LATER_MS, mixed
+from tests.support.stores.queried import send_all
+from tests.support.stores.reader import Reader
 from tickwheel.spark import PositionLost, SourceError, understood
 from timerlog.readers.describe import describe_directory
 from timerlog.store import Store

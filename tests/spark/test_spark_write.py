@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.streaming import run_to_the_end
+from tests.support.spark.streaming import run_to_the_end
 from tickwheel.spark import RowsRejected, SourceError, understood
 
 if TYPE_CHECKING:

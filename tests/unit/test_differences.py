@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.interop.rocketmq.known_differences import KNOWN
-from tests.support.rocketmq_differences import Between, Known, OneOf, differences, observed
+from tests.support.rocketmq.differences import Between, Known, OneOf, differences, observed
 
 
 def seen(**fields: object) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forking
-from tests.support.forking import Forked, Programs
+from tests.support.clients import forking
+from tests.support.clients.forking import Forked, Programs
 from tickwheel_bench.processes import is_gone, wait_until
 
 MODULES = ("json",)

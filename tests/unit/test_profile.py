@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import profile
-from tests.support.order import LONG_S
-from tests.support.profile import AMOUNTS, DATABASES, LOOPS, TAKE_TURNS, has_its_day, is_left_out
+from tests.support.run import profile
+from tests.support.run.order import LONG_S
+from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, TAKE_TURNS, has_its_day, is_left_out
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"

@@ -10,7 +10,7 @@ import pytest
 
 import tickwheel.celery
 from tests.integration.daemon_harness import Daemon
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel.errors import NotConnected, TlsFailed
 
 assert tickwheel.celery.TRANSPORT

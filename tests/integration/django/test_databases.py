@@ -18,8 +18,8 @@ from tests.integration.django.test_worker import (
     test_processes_are_started_again_and_stopped,
     test_tasks_of_each_kind,
 )
-from tests.support import django_setup
-from tests.support.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
+from tests.support.frameworks import django_setup
+from tests.support.outbox.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
 
 __all__ = [
     "test_a_killed_worker",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.django_setup import Processes, finished, until
+from tests.support.frameworks.django_setup import Processes, finished, until
 from tickwheel import sync
 from tickwheel.client.results import CancelResult, RescheduleResult
 
@@ -31,8 +31,8 @@ def test_only_what_was_committed_is_sent(
 ) -> None:
     from django.db import transaction
 
-    from tests.support.django_project import tasks
-    from tests.support.django_project.models import Letter
+    from tests.support.frameworks.django_project import tasks
+    from tests.support.frameworks.django_project.models import Letter
     from tickwheel.django.models import OutboxMessage, TaskRecord
 
     made = processes(via="outbox")
@@ -58,7 +58,7 @@ def test_only_what_was_committed_is_sent(
 def test_a_relay_that_runs(processes: Callable[..., Processes]) -> None:
     from django.utils import timezone
 
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     made = processes(via="outbox")
     relay = made.start("tickwheel_relay")
@@ -79,7 +79,7 @@ def test_cancel_and_reschedule_on_both_sides_of_the_relay(processes: Callable[..
     from django.db import transaction
     from django.utils import timezone
 
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
     from tickwheel.django.models import OutboxMessage
 
     made = processes(via="outbox")
@@ -115,8 +115,8 @@ import os, sys
 import django
 django.setup()
 from django.db import transaction
-from tests.support.django_project import tasks
-from tests.support.django_project.models import Letter
+from tests.support.frameworks.django_project import tasks
+from tests.support.frameworks.django_project.models import Letter
 number = 0
 while True:
     with transaction.atomic():
@@ -133,7 +133,7 @@ import os, signal
 import django
 django.setup()
 from django.db import transaction
-from tests.support.django_project import tasks
+from tests.support.frameworks.django_project import tasks
 tasks.add.enqueue(1)
 with transaction.atomic():
     tasks.add.enqueue(2)
@@ -154,7 +154,7 @@ def test_a_producer_that_is_killed_before_its_commit(processes: Callable[..., Pr
 @pytest.mark.parametrize("kills", [12])
 def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processes], kills: int) -> None:
     """Orders and tasks are written in one transaction; whatever is killed, each order's task runs, and no other."""
-    from tests.support.django_project.models import Letter
+    from tests.support.frameworks.django_project.models import Letter
     from tickwheel.django.models import OutboxMessage, TaskRecord
 
     made = processes(via="outbox", lease=1, lost_workers=1_000)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.django_setup import PATIENCE_S, ROOT, Processes, finished, until
+from tests.support.frameworks.django_setup import PATIENCE_S, ROOT, Processes, finished, until
 from tickwheel import sync
 
 
@@ -26,8 +26,8 @@ def begun(folder: Path, name: str) -> list[int]:
 
 
 def test_tasks_of_each_kind(processes: Callable[..., Processes]) -> None:
-    from tests.support.django_project import tasks
-    from tests.support.django_project.models import Letter
+    from tests.support.frameworks.django_project import tasks
+    from tests.support.frameworks.django_project.models import Letter
 
     worker = processes().start("tickwheel_worker", "--threads", "2")
     sum_, letter = tasks.add.enqueue(1, b=2), tasks.write.enqueue("a letter")
@@ -51,7 +51,7 @@ def test_tasks_of_each_kind(processes: Callable[..., Processes]) -> None:
 
 
 def test_a_stop_waits_for_what_runs(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     worker = processes().start("tickwheel_worker", "default", "--threads", "1")
     running = tasks.begin.enqueue(str(tmp_path), "one", "go")
@@ -71,7 +71,7 @@ def test_a_stop_waits_for_what_runs(processes: Callable[..., Processes], tmp_pat
 
 @pytest.mark.ci
 def test_a_second_signal_does_not_wait(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     made = processes()
     worker = made.start("tickwheel_worker", "default")
@@ -88,7 +88,7 @@ def test_a_second_signal_does_not_wait(processes: Callable[..., Processes], tmp_
 
 
 def test_a_killed_worker(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     made = processes(lease=1)
     worker = made.start("tickwheel_worker", "default")
@@ -106,7 +106,7 @@ def test_a_killed_worker(processes: Callable[..., Processes], tmp_path: Path) ->
 def test_a_task_that_ends_its_workers_is_given_up(
     processes: Callable[..., Processes], tmp_path: Path
 ) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     made = processes(lease=1, lost_workers=1)
     made.start("tickwheel_worker", "default", "--processes", "2")
@@ -118,7 +118,7 @@ def test_a_task_that_ends_its_workers_is_given_up(
 
 @pytest.mark.ci
 def test_processes_are_started_again_and_stopped(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     worker = processes(lease=1).start("tickwheel_worker", "default", "--processes", "2", "--threads", "1")
     results = [tasks.begin.enqueue(str(tmp_path), str(number), "go") for number in range(2)]
@@ -142,7 +142,7 @@ def test_processes_are_started_again_and_stopped(processes: Callable[..., Proces
 
 @pytest.mark.ci
 def test_children_end_with_their_supervisor(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     worker = processes().start("tickwheel_worker", "default", "--processes", "2")
     result = tasks.begin.enqueue(str(tmp_path), "one", "go")
@@ -164,7 +164,7 @@ def test_children_end_with_their_supervisor(processes: Callable[..., Processes],
 
 @pytest.mark.ci
 def test_a_time_limit(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     made = processes(time_limit=1)
     made.start("tickwheel_worker", "default", "--threads", "2", "--drain", "20")
@@ -179,7 +179,7 @@ def test_a_time_limit(processes: Callable[..., Processes], tmp_path: Path) -> No
 
 @pytest.mark.ci
 def test_leases_are_renewed(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     made = processes(lease=1)
     made.start("tickwheel_worker", "default")
@@ -199,7 +199,7 @@ def test_leases_are_renewed(processes: Callable[..., Processes], tmp_path: Path)
 def test_priorities_and_times(processes: Callable[..., Processes], daemon: Daemon, prefix: str) -> None:
     from django.utils import timezone
 
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
     from tickwheel.django.models import TaskRecord
 
     made = processes()
@@ -219,7 +219,7 @@ def test_priorities_and_times(processes: Callable[..., Processes], daemon: Daemo
 
 @pytest.mark.ci
 def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     (tmp_path / "edited.py").write_text("")
     path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
@@ -269,7 +269,7 @@ def test_a_broker_that_is_not_there(project: dict[str, Any]) -> None:
 def test_health(processes: Callable[..., Processes]) -> None:
     from django.test import Client
 
-    from tests.support.django_project import tasks
+    from tests.support.frameworks.django_project import tasks
 
     processes()
     tasks.add.enqueue(1)

@@ -11,18 +11,16 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.support.their_suites import End, Ran, complaints, expected, run, tail
+from tests.integration.daemon_harness import Daemon
+from tests.support.run.their_suites import End, Ran, complaints, expected, run, tail
+from tickwheel_bench.redis_server import is_installed, redis_server
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
@@ -80,28 +78,6 @@ def fetch(source: str) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def redis(folder: Path) -> Iterator[int]:
-    """The port of a Redis server."""
-    program = shutil.which("redis-server")
-    if program is None:
-        sys.exit("The suites of Celery need a Redis server for results: apt-get install redis-server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.05)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
-
-
 def judge(name: str, python: str, folder: Path) -> list[str]:
     """Runs a suite; what is wrong, each in a sentence."""
     suite, report, log = SUITES[name], folder / f"{name}.json", folder / f"{name}.log"
@@ -110,7 +86,11 @@ def judge(name: str, python: str, folder: Path) -> list[str]:
     words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     words += [word for plugin in plugins for word in ("-p", plugin)]
     with contextlib.ExitStack() as stack:
-        port = stack.enter_context(redis(folder)) if suite.wants_redis else 0
+        port = 0
+        if suite.wants_redis:
+            if not is_installed():
+                sys.exit("The suites of Celery need a Redis server for results: apt-get install redis-server")
+            port = stack.enter_context(redis_server(folder, is_durable=False))
         daemon = stack.enter_context(Daemon(folder / name))
         environment = {
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",

@@ -10,27 +10,21 @@ import argparse
 import os
 import shlex
 import shutil
-import socket
-import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.their_suites import complaints, expected, read_surefire, run, tail
-from tickwheel_bench.processes import free_port
+from tests.support.run.their_suites import complaints, expected, read_surefire, run, tail
+from tickwheel_bench.redis_server import is_installed, redis_server
 
 HERE: Final = Path(__file__).parent
 KNOWN: Final = HERE / "known_failures.toml"
 FILES: Final = ("actors", "callbacks", "composition", "results", "worker", "generic_actors", "messages")
 LIMIT_S: Final = 1_200
-PATIENCE_S: Final = 30.0
 
 
 def unpack(archive: Path, into: Path) -> None:
@@ -40,31 +34,10 @@ def unpack(archive: Path, into: Path) -> None:
         for one in wanted:
             one.name = one.name.partition("/")[2]
         opened.extractall(into, wanted, filter="data")
-    for name in ("conftest.py", "common.py"):
-        shutil.copy(HERE / "beside" / name, into / "tests" / name)
+    for ours, theirs in {"fixtures.py": "conftest.py", "common.py": "common.py"}.items():
+        shutil.copy(HERE / "beside" / ours, into / "tests" / theirs)
     (into / "tests" / "__init__.py").touch()
     (into / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
-
-
-@contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
-    """A Redis server of its own that keeps nothing; its URL."""
-    port = free_port()
-    words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + PATIENCE_S
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    if time.monotonic() > deadline or process.poll() is not None:
-                        raise
-                    time.sleep(0.05)
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            process.terminate()
 
 
 def races() -> list[str]:
@@ -86,10 +59,10 @@ def judge(archive: Path, words: list[str]) -> list[str]:
             f"{sys.executable} -m pytest -c pytest.ini -p no:cacheprovider -p no:xdist -p no:trio "
             f"--junitxml={report} {files} {shlex.join([*left_out, *words])}"
         )
-        with Daemon(folder / "data") as daemon, redis_server(folder) as redis:
+        with Daemon(folder / "data") as daemon, redis_server(folder, is_durable=False) as port:
             around = {
                 "TICKWHEEL_SUITE_BROKER": daemon.url,
-                "TICKWHEEL_SUITE_REDIS": redis,
+                "TICKWHEEL_SUITE_REDIS": f"redis://127.0.0.1:{port}/0",
                 "PYTHONPATH": os.pathsep.join(sys.path),
             }
             code = run(command, folder, around, log, LIMIT_S)
@@ -103,7 +76,7 @@ def main() -> int:
     parser.add_argument("archive", type=Path, help="its source distribution")
     parser.add_argument("words", nargs="*", help="more words for pytest, behind --")
     given = parser.parse_args()
-    if shutil.which("redis-server") is None:
+    if not is_installed():
         parser.error("there is no redis-server: apt-get install redis-server")
     wrong = judge(given.archive, given.words)
     for one in wrong:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.rocketmq_differences import LANGUAGES, Between, Known, OneOf
+from tests.support.rocketmq.differences import LANGUAGES, Between, Known, OneOf
 
 _GO: Final = frozenset({"go"})
 _JAVA: Final = frozenset({"java"})

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.registries import Registries, needs, run, succeed
+from tests.support.run.registries import Registries, needs, run, succeed
 
 HERE: Final = Path(__file__).parent
 JAVA_VERSIONS: Final = ("5.0.3", "5.0.8", "5.1.0", "5.2.0")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from tests.support.gateway_sending import message
+from tests.support.rocketmq.gateway_sending import message
 from tickwheel_gateway.filters.expressions import FilterType
 from tickwheel_gateway.wire import schema
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.integration.daemon_harness import Daemon
-from tests.support.gateway_process import Gateway
+from tests.support.rocketmq.gateway_process import Gateway
 from tickwheel_bench.rocketmq.their_server import Group, MessageType, RocketMQ, Topic, rocketmq
 
 STEPS: Final = range(1, 17)

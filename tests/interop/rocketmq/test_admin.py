@@ -12,7 +12,7 @@ import pytest
 
 import tickwheel.sync
 from tests.integration.daemon_harness import Daemon
-from tests.support.rocketmq_admin import CLUSTER, Administration
+from tests.support.rocketmq.admin import CLUSTER, Administration
 
 UPDATE_TOPIC: Final = {"topic": "%DLQ%billing", "writeQueueNums": "8", "attributes": "+message.type=DELAY"}
 

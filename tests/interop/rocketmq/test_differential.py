@@ -20,9 +20,9 @@ import pytest
 from tests.interop.rocketmq.known_differences import known_of
 from tests.interop.rocketmq.programs import HERE, PROGRAMS, Program, printed
 from tests.interop.rocketmq.servers import ours, theirs
-from tests.support.gateway_process import Gateway
-from tests.support.registries import Registries
-from tests.support.rocketmq_differences import FAILED, differences, observed
+from tests.support.rocketmq.differences import FAILED, differences, observed
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.run.registries import Registries
 from tickwheel_bench.rocketmq.their_server import RocketMQ, fetch, missing
 
 RECORDED: Final = ("go", "node", "python")

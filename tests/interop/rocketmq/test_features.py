@@ -15,11 +15,11 @@ import pytest
 
 from tests.interop.rocketmq.programs import JAVA_VERSIONS, Program, java_with, printed
 from tests.interop.rocketmq.servers import ours
-from tests.support.gateway_process import Gateway
-from tests.support.guarded_gateway import Guarded
-from tests.support.registries import Registries
-from tests.support.rocketmq_differences import observed
-from tests.support.rocketmq_features import STEPS, cells, record, recorded
+from tests.support.rocketmq.differences import observed
+from tests.support.rocketmq.features import STEPS, cells, record, recorded
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.rocketmq.guarded_gateway import Guarded
+from tests.support.run.registries import Registries
 
 LIMIT_S: Final = 600
 

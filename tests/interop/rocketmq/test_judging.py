@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from tests.support.their_suites import (
+from tests.support.clients.waiting import until
+from tests.support.run.their_suites import (
     MOCHAWESOME,
     SUREFIRE,
     BadReport,
@@ -26,7 +27,6 @@ from tests.support.their_suites import (
     read_surefire,
     run,
 )
-from tests.support.waiting import until
 
 HERE: Final = Path(__file__).parent
 REPORTS: Final = HERE / "reports"

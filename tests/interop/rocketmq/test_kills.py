@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 import pytest
 
 from tests.interop.rocketmq.programs import interpreter
-from tests.support.official_client import GROUP, TOPIC, Official, kill_in_turn
-from tests.support.registries import Registries, needs, succeed
+from tests.support.rocketmq.official_client import GROUP, TOPIC, Official, kill_in_turn
+from tests.support.run.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
 KILLS: Final = int(os.environ.get("TICKWHEEL_CLIENT_KILLS", "6"))

@@ -15,8 +15,8 @@ import pytest
 from tests.interop.rocketmq.known_differences import known_of
 from tests.interop.rocketmq.programs import interpreter
 from tests.interop.rocketmq.servers import ours
-from tests.support.gateway_process import Gateway
-from tests.support.rocketmq_differences import differences, observed
+from tests.support.rocketmq.differences import differences, observed
+from tests.support.rocketmq.gateway_process import Gateway
 
 HERE: Final = Path(__file__).parent
 THEIRS: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"

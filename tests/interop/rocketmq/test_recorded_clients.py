@@ -16,10 +16,10 @@ import pytest
 from tests.interop.rocketmq.known_differences import known_of
 from tests.interop.rocketmq.programs import HERE, PROGRAMS, Program, printed
 from tests.interop.rocketmq.servers import ours
-from tests.support.gateway_process import Gateway
-from tests.support.guarded_gateway import Guarded
-from tests.support.registries import Registries
-from tests.support.rocketmq_differences import FAILED, differences, observed
+from tests.support.rocketmq.differences import FAILED, differences, observed
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.rocketmq.guarded_gateway import Guarded
+from tests.support.run.registries import Registries
 
 LANGUAGES: Final = ("go", "node")
 LIMIT_S: Final = 240

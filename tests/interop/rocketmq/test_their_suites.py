@@ -14,10 +14,10 @@ import pytest
 
 import tickwheel.sync
 from tests.integration.daemon_harness import Daemon
-from tests.support.certificates import Files
-from tests.support.gateway_process import Gateway
-from tests.support.rocketmq_admin import CLUSTER, Administration
-from tests.support.their_suites import (
+from tests.support.clients.certificates import Files
+from tests.support.rocketmq.admin import CLUSTER, Administration
+from tests.support.rocketmq.gateway_process import Gateway
+from tests.support.run.their_suites import (
     MOCHAWESOME,
     SUREFIRE,
     BadReport,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
 from tickwheel.protocol.errors import BadRequest, TooManyTopics
 from tickwheel.protocol.frames import FrameReader, FrameType
 from tickwheel_broker.counters import Counters

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
 from tests.unit.broker.connections.test_connection import Wire
 from tickwheel.protocol.bodies.admin import GetTopic
 from tickwheel.protocol.bodies.requests import (

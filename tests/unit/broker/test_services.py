@@ -8,8 +8,8 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from tests.support.driver import SMALL
-from tests.support.frames import send
+from tests.support.native.driver import SMALL
+from tests.support.native.frames import send
 from tickwheel_broker.clock import Alarm, ManualClock
 from tickwheel_broker.services import Services
 from timerlog.store import Store

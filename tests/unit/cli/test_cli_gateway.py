@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel_broker.config.fields import rocketmq_flags
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.exit_codes import ExitCode

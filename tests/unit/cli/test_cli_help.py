@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.help_texts import HEADING, page
+from tests.support.run.help_texts import HEADING, page
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "help_texts.txt"
 
@@ -14,7 +14,7 @@ def sections(text: str) -> list[str]:
 
 
 def test_every_help_text_is_as_recorded() -> None:
-    """Byte for byte. `tests/support/help_texts.py` says how to record them anew."""
+    """Byte for byte. `tests/support/run/help_texts.py` says how to record them anew."""
     recorded, shown = sections(RECORDED.read_text(encoding="utf-8")), sections(page())
     assert len(recorded) > 90
     assert [section.partition("\n")[0] for section in shown] == [s.partition("\n")[0] for s in recorded]

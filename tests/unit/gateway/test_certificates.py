@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel.errors import BadCertificate
 from tickwheel_gateway.certificates import Certificates
 

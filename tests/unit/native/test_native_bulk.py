@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_pair import NOW_MS, Pair
-from tests.support.native_store import Outputs, pointer
+from tests.support.native.native_pair import NOW_MS, Pair
+from tests.support.native.native_store import Outputs, pointer
 from tests.twins import bulk
 from tests.twins.bulk import FILL_TYPE, FOREIGN, Message
 from tests.twins.log import make_record

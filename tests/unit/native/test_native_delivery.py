@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_frames import ORDERS, PRIORITY, Item, SendFrame
-from tests.support.native_pair import NOW_MS, Pair, Sizes
-from tests.support.native_store import Outputs, pointer
+from tests.support.native.native_frames import ORDERS, PRIORITY, Item, SendFrame
+from tests.support.native.native_pair import NOW_MS, Pair, Sizes
+from tests.support.native.native_store import Outputs, pointer
 from tests.twins import delivery
 from tests.twins.delivery import BROKEN, DUE, SUPERSEDED
 from tests.twins.store import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.native_pair import NOW_MS, Pair
-from tests.support.profile import examples
+from tests.support.native.native_pair import NOW_MS, Pair
+from tests.support.run.profile import examples
 
 times = st.integers(NOW_MS - 3, NOW_MS + 3)
 timer = st.tuples(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_frames import (
+from tests.support.native.native_frames import (
     DELAYS,
     HEADERS,
     KEYS,
@@ -24,7 +24,7 @@ from tests.support.native_frames import (
     frames,
     sends,
 )
-from tests.support.native_pair import EMPTY_INDEX_BYTES, REPLIES_BYTES, Pair, Sizes
+from tests.support.native.native_pair import EMPTY_INDEX_BYTES, REPLIES_BYTES, Pair, Sizes
 from tests.twins.ingest import (
     BAD_TIME,
     BODY_TOO_LARGE,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_frames import KEYS, Item, SendFrame
-from tests.support.native_pair import EMPTY_INDEX_BYTES, Pair, Sizes
-from tests.support.native_store import Outputs
+from tests.support.native.native_frames import KEYS, Item, SendFrame
+from tests.support.native.native_pair import EMPTY_INDEX_BYTES, Pair, Sizes
+from tests.support.native.native_store import Outputs
 from tests.twins.keys import key_hash
 from tickwheel_native import lib
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_pair import LOG_START, NOW_MS, Pair, Sizes, append_record
-from tests.support.native_store import Outputs, pointer
+from tests.support.native.native_pair import LOG_START, NOW_MS, Pair, Sizes, append_record
+from tests.support.native.native_store import Outputs, pointer
 from tests.twins import log as twin
 from tests.twins.log import (
     BAD_CHECKSUM,

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, LOG_START, NOW_MS, TOPICS, Pair, Sizes
+from tests.support.native.native_pair import (
+    EMPTY_INDEX_BYTES,
+    GROUP_TOPICS,
+    LOG_START,
+    NOW_MS,
+    TOPICS,
+    Pair,
+    Sizes,
+)
 from tests.twins.log import END_TYPE, GROUP, MOVED_TYPE, NONSENSE, STATE, make_record
 from tests.twins.store import ACKED, CANCELLED, DEAD, LEASED, READY, SCHEDULED, padded
 from tests.unit.native.test_native_log import message, stored

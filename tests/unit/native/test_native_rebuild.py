@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
+from tests.support.native.native_pair import EMPTY_INDEX_BYTES, GROUP_TOPICS, TOPICS, Pair, Sizes
 from tests.twins.store import (
     ACKED,
     CANCELLED,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.native_store import Outputs, pointer
+from tests.support.native.native_store import Outputs, pointer
 from tests.twins import scan as twin
 from tests.twins.log import BAD_CHECKSUM, BAD_LENGTH, END_OF_RANGE, END_RECORD, MESSAGE, ZEROS, make_record
 from tests.twins.store import padded

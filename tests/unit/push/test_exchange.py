@@ -20,7 +20,7 @@ import pytest
 import trio
 from httpcore2 import AsyncNetworkStream
 
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel_push.http.addresses import Address, Allowed, networks_of
 from tickwheel_push.http.answer import Answer, NoAnswer, Result
 from tickwheel_push.http.connector import _Connection

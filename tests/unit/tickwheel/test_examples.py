@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forking
-from tests.support.databases import OUTBOX
-from tests.support.profile import PROFILE, QUICK
+from tests.support.clients import forking
+from tests.support.outbox.databases import OUTBOX
+from tests.support.run.profile import PROFILE, QUICK
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.native.driver import NOW_MS, SMALL
 from timerlog.store import Store
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.damage import Original
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
+from tests.support.stores.damage import Original
 from tickwheel_broker.errors import advice_for
 from tickwheel_native import crc32c
 from timerlog.bulk.job_files import JobFiles

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
 from tickwheel_broker.errors import from_store
 from timerlog.errors import BadDirectory, BadSettings, DiskFull
 from timerlog.files.holes import PAGE_BYTES

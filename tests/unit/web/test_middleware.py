@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from tests.support.asgi import Caller
+from tests.support.clients.asgi import Caller
 from tickwheel.errors import BadArgument
 from tickwheel_web.middleware import guard
 from tickwheel_web.middleware.cors import Cors, checked

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from trio.testing import MockClock
 
-from tests.support.waiting import until
+from tests.support.clients.waiting import until
 from tickwheel import Client, ReceiptResult
 from tickwheel.errors import Forbidden, RequestUncertain, TickwheelError
 from tickwheel.protocol.receipts import Receipt, decode_receipt

@@ -14,8 +14,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.bulk import JOB, columns, job
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.stores.bulk import JOB, columns, job
 from tests.unit.broker.requests.test_core import Client
 from tickwheel.protocol.bodies.bulk import PlanJob, ReserveIds
 from tickwheel.protocol.errors import BadJob as JobDamaged

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.purging import LATER_MS, content, mixed
+from tests.support.stores.purging import LATER_MS, content, mixed
 from tickwheel.protocol.errors import BadRequest, TickwheelError
 from tickwheel_broker.background.steps import KEPT
 from tickwheel_broker.broker import Broker

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.damage import flip
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
+from tests.support.stores.damage import flip
 from tickwheel.protocol.bodies.requests import Query, decode_error
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameReader, FrameType

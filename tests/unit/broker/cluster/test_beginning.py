@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.replicas import GENESIS
+from tests.support.cluster.replicas import GENESIS
 from tickwheel_broker.cluster.beginning import (
     ClusterExists,
     ClusterUnreachable,

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import trio
 
-from tests.support.damage import flip
-from tests.support.driver import MIB, NOW_MS, pump
-from tests.support.frames import delivered, send
-from tests.support.purging import LATER_MS
-from tests.support.queried import answer_to, damaged_of, job
-from tests.support.replicas import Owner, Replicas, work
-from tests.support.waiting import until
+from tests.support.clients.waiting import until
+from tests.support.cluster.replicas import Owner, Replicas, work
+from tests.support.native.driver import MIB, NOW_MS, pump
+from tests.support.native.frames import delivered, send
+from tests.support.stores.damage import flip
+from tests.support.stores.purging import LATER_MS
+from tests.support.stores.queried import answer_to, damaged_of, job
 from tickwheel_broker.cluster.healing import Heal
 from tickwheel_simulation.cluster.partition import Line, Partition
 from timerlog.commitlog.healing import HealingCounts

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS
-from tests.support.replicas import GENESIS, SETTINGS
-from tests.support.waiting import until
+from tests.support.clients.waiting import until
+from tests.support.cluster.replicas import GENESIS, SETTINGS
+from tests.support.native.driver import NOW_MS
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
 from tickwheel_broker.cluster.node import Node, replica_opener

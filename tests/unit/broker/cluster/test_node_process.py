@@ -15,8 +15,8 @@ import trio
 
 import tickwheel
 from tests.integration.daemon_harness import RawConnection
-from tests.support.damage import flip
-from tests.support.http_client import Answer, get
+from tests.support.clients.http_client import Answer, get
+from tests.support.stores.damage import flip
 from tickwheel.errors import NotConnected, NotInACluster, TickwheelError
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
 from tickwheel.protocol.bodies.requests import encode_body, hello

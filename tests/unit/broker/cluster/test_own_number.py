@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from tests.support.driver import NOW_MS
-from tests.support.replicas import GENESIS, SETTINGS
-from tests.support.waiting import until
+from tests.support.clients.waiting import until
+from tests.support.cluster.replicas import GENESIS, SETTINGS
+from tests.support.native.driver import NOW_MS
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster.node import Node, Role, replica_opener
 from tickwheel_broker.cluster.own_number import NodeNumberTaken

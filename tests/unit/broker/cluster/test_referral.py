@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS
+from tests.support.native.driver import NOW_MS
 from tickwheel.protocol.bodies.requests import encode_body, hello
 from tickwheel.protocol.errors import ServerError, TickwheelError, error_from_wire, to_wire
 from tickwheel.protocol.frames import FrameType, encode_frame

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.support.replicas import SETTINGS
+from tests.support.cluster.replicas import SETTINGS
 from tickwheel_broker.cluster.replicator import Deposed, Replicator, Tail
 from tickwheel_broker.cluster.shared_log import Stored
 from tickwheel_broker.group_commit import GroupCommit

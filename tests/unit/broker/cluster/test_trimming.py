@@ -9,11 +9,11 @@ from unittest import mock
 
 import trio
 
-from tests.support.driver import NOW_MS
-from tests.support.frames import send
-from tests.support.purging import LATER_MS
-from tests.support.replicas import GENESIS, SETTINGS, Replicas, work
-from tests.support.waiting import until
+from tests.support.clients.waiting import until
+from tests.support.cluster.replicas import GENESIS, SETTINGS, Replicas, work
+from tests.support.native.driver import NOW_MS
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster.node import Node, replica_opener
 from tickwheel_broker.cluster.replicator import Replicator

@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
-from tests.support.profile import amount
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
+from tests.support.run.profile import amount
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.load import from_arguments

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tickwheel.protocol.errors import BadCertificate, ConfigError
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.net.tls import Certificates, certificates_of

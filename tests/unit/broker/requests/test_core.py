@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.reader import Reader
 from tests.unit.broker.net.test_outgoing import Pipe
 from tickwheel.protocol.bodies.admin import DeleteTopic
 from tickwheel.protocol.bodies.requests import Subscribe, Unsubscribe

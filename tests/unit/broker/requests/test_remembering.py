@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
 from tests.unit.broker.connections.test_connection import PATIENCE_S, Wire
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import (

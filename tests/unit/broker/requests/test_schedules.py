@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel.protocol.bodies.schedules import GetSchedules
 from tickwheel.protocol.errors import BadSchedule
 from tickwheel_broker.background import schedule_slots

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel.protocol.bodies.admin import (
     Browse,
     Decide,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from tests.support.gateway_call import OpenCall, asked
-from tests.support.gateway_sending import Producer, come_back, cut_off, of, transaction
-from tests.support.in_time import broker_in_time
+from tests.support.clients.in_time import broker_in_time
+from tests.support.rocketmq.gateway_call import OpenCall, asked
+from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, of, transaction
 from tickwheel import Client
 from tickwheel.errors import TickwheelError
 from tickwheel_gateway.calls.answers import refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.gateway_call import CALLER, asked
+from tests.support.rocketmq.gateway_call import CALLER, asked
 from tickwheel import Client
 from tickwheel_gateway.calls.presence import Presence
 from tickwheel_gateway.calls.service import Asked

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS
-from tests.support.gateway_call import OpenCall
-from tests.support.gateway_sending import Producer, message, transaction
-from tests.support.in_time import broker_in_time
+from tests.support.clients.in_time import broker_in_time
+from tests.support.native.driver import NOW_MS
+from tests.support.rocketmq.gateway_call import OpenCall
+from tests.support.rocketmq.gateway_sending import Producer, message, transaction
 from tickwheel import Client
 from tickwheel.errors import NotConnected
 from tickwheel_gateway.calls.deciding import Deciding

@@ -8,10 +8,10 @@ from typing import Any
 
 import trio
 
-from tests.support.driver import NOW_MS
-from tests.support.gateway_call import OpenCall, asked
-from tests.support.gateway_sending import Producer, cut_off, message
-from tests.support.in_time import broker_in_time
+from tests.support.clients.in_time import broker_in_time
+from tests.support.native.driver import NOW_MS
+from tests.support.rocketmq.gateway_call import OpenCall, asked
+from tests.support.rocketmq.gateway_sending import Producer, cut_off, message
 from tickwheel import Client
 from tickwheel.errors import TickwheelError
 from tickwheel_gateway.calls.answers import refusal

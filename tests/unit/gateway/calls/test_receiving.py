@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.support.cancelling import LIMIT, TrioCanceller
-from tests.support.gateway_call import CALLER, OpenCall, asked, read
-from tests.support.gateway_consumer import (
+from tests.support.clients.cancelling import LIMIT, TrioCanceller
+from tests.support.rocketmq.gateway_call import CALLER, OpenCall, asked, read
+from tests.support.rocketmq.gateway_consumer import (
     Consumer,
     another,
     bodies,

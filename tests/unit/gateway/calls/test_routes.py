@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from tests.support.gateway_call import CALLER, asked
-from tests.support.in_time import broker_in_time
+from tests.support.clients.in_time import broker_in_time
+from tests.support.rocketmq.gateway_call import CALLER, asked
 from tickwheel import Client
 from tickwheel_gateway.calls.routes import Routes
 from tickwheel_gateway.calls.service import Asked

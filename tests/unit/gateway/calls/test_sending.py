@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS
-from tests.support.gateway_call import OpenCall
-from tests.support.gateway_sending import Producer, come_back, cut_off, message, of, transaction
-from tests.support.in_time import InTime, broker_in_time
+from tests.support.clients.in_time import InTime, broker_in_time
+from tests.support.native.driver import NOW_MS
+from tests.support.rocketmq.gateway_call import OpenCall
+from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, message, of, transaction
 from tickwheel import Message
 from tickwheel.errors import TickwheelError
 from tickwheel_gateway.calls.answers import refusal

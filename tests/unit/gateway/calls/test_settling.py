@@ -10,9 +10,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.cancelling import TrioCanceller
-from tests.support.gateway_call import asked
-from tests.support.gateway_consumer import Consumer, bodies, consuming, handle_of, handles, now_ms, until
+from tests.support.clients.cancelling import TrioCanceller
+from tests.support.rocketmq.gateway_call import asked
+from tests.support.rocketmq.gateway_consumer import (
+    Consumer,
+    bodies,
+    consuming,
+    handle_of,
+    handles,
+    now_ms,
+    until,
+)
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused

@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.support.gateway_call import CALLER, OpenCall, read
-from tests.support.in_time import InTime, broker_in_time
+from tests.support.clients.in_time import InTime, broker_in_time
+from tests.support.rocketmq.gateway_call import CALLER, OpenCall, read
 from tickwheel import Client
 from tickwheel.errors import NotConnected, TokenRevoked, UnknownGroup
 from tickwheel_gateway.calls.telemetry import Telemetry

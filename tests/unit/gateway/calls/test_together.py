@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.support.cancelling import LIMIT, TrioCanceller
-from tests.support.gateway_call import OpenCall, batch, read
-from tests.support.gateway_consumer import Consumer, consuming, handles
-from tests.support.gateway_sending import Producer, come_back, cut_off, message, transaction
-from tests.support.in_time import InTime, broker_in_time
+from tests.support.clients.cancelling import LIMIT, TrioCanceller
+from tests.support.clients.in_time import InTime, broker_in_time
+from tests.support.rocketmq.gateway_call import OpenCall, batch, read
+from tests.support.rocketmq.gateway_consumer import Consumer, consuming, handles
+from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, message, transaction
 from tickwheel import Client
 from tickwheel.errors import BadToken
 from tickwheel_gateway.calls.service import Service

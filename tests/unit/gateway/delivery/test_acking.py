@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.support.in_time import broker_in_time
+from tests.support.clients.in_time import broker_in_time
 from tickwheel import Client, ReceiptResult, TickwheelError
 from tickwheel.errors import ClientClosed
 from tickwheel_gateway.delivery.acking import Acking, Delivered

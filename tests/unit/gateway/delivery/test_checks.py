@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from tests.support.driver import NOW_MS
-from tests.support.gateway_call import CALLER
-from tests.support.gateway_sending import Producer, come_back, cut_off, of, transaction
-from tests.support.in_time import InTime, broker_in_time
-from tests.support.waiting import until
+from tests.support.clients.in_time import InTime, broker_in_time
+from tests.support.clients.waiting import until
+from tests.support.native.driver import NOW_MS
+from tests.support.rocketmq.gateway_call import CALLER
+from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, of, transaction
 from tickwheel import Client
 from tickwheel.errors import Forbidden, TickwheelError
 from tickwheel_gateway.clients.caller import Caller

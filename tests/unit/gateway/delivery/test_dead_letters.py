@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.in_time import broker_in_time
+from tests.support.clients.in_time import broker_in_time
 from tickwheel import Client, Fetched
 from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
 from tickwheel_gateway.delivery.fetched import held_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from tests.support.gateway_consumer import bodies, consuming
+from tests.support.rocketmq.gateway_consumer import bodies, consuming
 from tickwheel.client import client as client_module
 from tickwheel_gateway.delivery.fetched import properties_of, shown
 from tickwheel_gateway.wire import schema

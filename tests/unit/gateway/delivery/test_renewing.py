@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.gateway_call import CALLER, OpenCall
-from tests.support.gateway_consumer import Consumer, another, bodies, consuming, handle_of, handles
+from tests.support.rocketmq.gateway_call import CALLER, OpenCall
+from tests.support.rocketmq.gateway_consumer import Consumer, another, bodies, consuming, handle_of, handles
 from tickwheel.errors import NotConnected
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire.codes import Code

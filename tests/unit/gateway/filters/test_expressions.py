@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.filter_pairs import NAMES, VALUES, Pair, stored
+from tests.support.rocketmq.filter_pairs import NAMES, VALUES, Pair, stored
 from tickwheel_gateway.filters import conversions, expressions, syntax, tags, tokens
 from tickwheel_gateway.filters.expressions import MAX_BYTES, Filters, FilterType, compile_filter
 from tickwheel_gateway.wire.codes import Code, Refused

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.filter_pairs import KEYWORDS, NAMES, REFUSED_NUMBERS, SYMBOLS
+from tests.support.rocketmq.filter_pairs import KEYWORDS, NAMES, REFUSED_NUMBERS, SYMBOLS
 from tickwheel_gateway.filters.expressions import MAX_BYTES, FilterType, compile_filter
 from tickwheel_gateway.filters.operators import MAX_DEPTH
 from tickwheel_gateway.filters.syntax import parse

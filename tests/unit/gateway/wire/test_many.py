@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given as with_any
 from hypothesis import strategies as st
 
-from tests.support.gateway_sending import message, transaction
+from tests.support.rocketmq.gateway_sending import message, transaction
 from tests.unit.tickwheel.server_frames import DeliverItem, encode_deliver
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel_gateway.wire import schema

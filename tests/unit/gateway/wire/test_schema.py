@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from tests.support.rocketmq_schema import COMPILED, compiled
+from tests.support.rocketmq.schema import COMPILED, compiled
 from tickwheel_gateway.wire import schema
 
 
@@ -19,7 +19,7 @@ def own_part(compiled: bytes) -> Any:
 
 
 def test_the_compiled_schema_is_up_to_date() -> None:
-    assert own_part(COMPILED.read_bytes()) == own_part(compiled()), "python -m tests.support.rocketmq_schema"
+    assert own_part(COMPILED.read_bytes()) == own_part(compiled()), "python -m tests.support.rocketmq.schema"
 
 
 def test_it_does_not_meet_the_classes_of_others() -> None:

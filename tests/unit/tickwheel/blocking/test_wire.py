@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import Files
+from tests.support.clients.certificates import Files
 from tests.unit.tickwheel.blocking.scripted_server import PATIENCE_S
 from tickwheel.blocking.dial import Opening
 from tickwheel.blocking.wire import Wire

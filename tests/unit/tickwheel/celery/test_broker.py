@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kombu import Exchange, Queue
 
-from tests.support.celery_apps import app_of
+from tests.support.frameworks.celery_apps import app_of
 from tickwheel.celery.broker import client_of, is_ours, queues_of
 from tickwheel.errors import BadArgument, ConfigError
 

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
-from tests.support.celery_apps import app_of, holding
+from tests.support.frameworks.celery_apps import app_of, holding
 from tickwheel.celery.commands import tickwheel
 from tickwheel.testing import TestBroker, broker
 

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
-from tests.support.celery_apps import app_of, holding
+from tests.support.frameworks.celery_apps import app_of, holding
 from tickwheel import sync
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
 from tickwheel.celery.doctor import Finding, examine

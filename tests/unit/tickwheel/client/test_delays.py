@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tickwheel
-from tests.support.messages import message_table, send
+from tests.support.outbox.messages import message_table, send
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer
 from tickwheel import Client

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.support.django_fixtures import *  # noqa: F403
+from tests.support.frameworks.django_fixtures import *  # noqa: F403

@@ -16,8 +16,8 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
 import tickwheel
-from tests.support.django_project import tasks
-from tests.support.django_project.models import Letter
+from tests.support.frameworks.django_project import tasks
+from tests.support.frameworks.django_project.models import Letter
 from tickwheel.client.results import CancelResult, RescheduleResult
 from tickwheel.django import TaskCancelled, TickwheelBackend, TickwheelTestMixin
 from tickwheel.django.broker import client_of
@@ -50,7 +50,7 @@ def with_options(**options: Any) -> Any:
 class ProjectTests(TickwheelTestMixin, TransactionTestCase):
     """Each of them has no rows and no messages at its beginning."""
 
-    available_apps = ("tickwheel.django", "tests.support.django_project")
+    available_apps = ("tickwheel.django", "tests.support.frameworks.django_project")
 
     def backend(self) -> TickwheelBackend:
         """The default one."""
@@ -109,10 +109,10 @@ class EnqueueTests(ProjectTests):
 
     def test_results_whose_code_is_gone(self) -> None:
         result = tasks.add.enqueue(1)
-        TaskRecord.objects.update(task_path="tests.support.django_project.tasks.nothing")
+        TaskRecord.objects.update(task_path="tests.support.frameworks.django_project.tasks.nothing")
         with pytest.raises(ImportError):
             self.backend().get_result(result.id)
-        TaskRecord.objects.update(task_path="tests.support.django_project.tasks.no_task")
+        TaskRecord.objects.update(task_path="tests.support.frameworks.django_project.tasks.no_task")
         with pytest.raises(SuspiciousOperation):
             self.backend().get_result(result.id)
 
@@ -272,7 +272,7 @@ class RunTests(ProjectTests):
 
     def test_code_that_is_gone(self) -> None:
         result = tasks.add.enqueue(1)
-        TaskRecord.objects.update(task_path="tests.support.django_project.tasks.nothing")
+        TaskRecord.objects.update(task_path="tests.support.frameworks.django_project.tasks.nothing")
         with pytest.raises(ImportError):
             self.run_tasks()
         record = TaskRecord.objects.get(pk=result.id)
@@ -452,7 +452,7 @@ class ScheduleTests(ProjectTests):
         return out.lines
 
     def test_synchronising(self) -> None:
-        path = "tests.support.django_project.tasks"
+        path = "tests.support.frameworks.django_project.tasks"
         first = {
             "hourly": {"task": f"{path}.write", "args": ["tick"], "every": HOUR, "overlap": "skip"},
             "nightly": {"task": f"{path}.add", "args": [1], "cron": "0 3 * * *", "priority": 10},
@@ -478,7 +478,7 @@ class ScheduleTests(ProjectTests):
         assert TaskRecord.objects.filter(schedule="hourly").count() == 4
 
     def test_a_slot_that_is_delivered_again_runs_once(self) -> None:
-        path = "tests.support.django_project.tasks.write"
+        path = "tests.support.frameworks.django_project.tasks.write"
         schedule = {"hourly": {"task": path, "args": ["tick"], "every": HOUR}}
         with override_settings(TICKWHEEL_SCHEDULES=schedule):
             self.synchronise()
@@ -491,12 +491,12 @@ class ScheduleTests(ProjectTests):
     def test_what_is_wrong(self) -> None:
         from tickwheel.django.checks import check_schedules
 
-        path = "tests.support.django_project.tasks.add"
+        path = "tests.support.frameworks.django_project.tasks.add"
         wrong: dict[str, Any] = {
             "a": 1,
             "b": {"task": path},
             "c": {"task": "nothing.there", "cron": "* * * * *"},
-            "d": {"task": "tests.support.django_project.tasks.no_task", "every": 1},
+            "d": {"task": "tests.support.frameworks.django_project.tasks.no_task", "every": 1},
             "e": {"task": path, "every": 1, "queue": "unknown"},
             "f": {"task": path, "every": 0},
             "g": {"task": path, "every": 1, "args": [object()]},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.support.messages import rolled_back
+from tests.support.outbox.messages import rolled_back
 from tickwheel.outbox import (
     BadDatabase,
     Database,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.profile import examples
+from tests.support.run.profile import examples
 from tickwheel.protocol.target_urls import check_pattern, check_url, matches, shortened
 
 GOOD = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.totals import totals_of
+from tests.support.run.totals import totals_of
 from tickwheel.stats import Figures, GroupFigures, Histogram, TopicFigures
 from tickwheel.watching import by_name
 from tickwheel.watching.between import DELIVERED, REACHED

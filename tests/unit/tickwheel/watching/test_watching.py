@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.totals import totals_of
+from tests.support.run.totals import totals_of
 from tickwheel.stats import Figures, Forecast, GroupFigures, Histogram, TopicFigures, Wheel
 from tickwheel.watching.activity import Activities
 from tickwheel.watching.attention import remarks

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bulk import JOB, columns, job
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.profile import every, today
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.run.profile import every, today
+from tests.support.stores.bulk import JOB, columns, job
 from timerlog.background import InThread, Join, Pace, WaitDurable
 from timerlog.bulk.write import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import MIB, NOW_MS, SMALL
+from tests.support.native.frames import send
 from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.driver import NOW_MS
-from tests.support.frames import SEND, frame
+from tests.support.native.driver import NOW_MS
+from tests.support.native.frames import SEND, frame
 from timerlog.commitlog import records
 from timerlog.commitlog.records import MessageView, Outbound, send_payload
 from timerlog.layout import (

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.full_disk import full_disk
-from tests.support.reader import Reader
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.full_disk import full_disk
+from tests.support.stores.reader import Reader
 from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.records import RUNS_A_RECORD, Outbound
 from timerlog.engine.change import DELIVERED, READY, SCHEDULED, UNKNOWN

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, pump
-from tests.support.frames import delivered
-from tests.support.full_disk import full_disk
-from tests.support.native_frames import HEADERS, Item, SendFrame
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, pump
+from tests.support.native.frames import delivered
+from tests.support.native.native_frames import HEADERS, Item, SendFrame
+from tests.support.stores.full_disk import full_disk
+from tests.support.stores.reader import Reader
 from tickwheel.protocol.limits import dead_topic as dead_topic_by_protocol
 from timerlog.commitlog.records import MessageView, Outbound, TopicRecord
 from timerlog.engine.commit import Commit

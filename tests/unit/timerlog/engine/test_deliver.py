@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.reader import Reader
+from tests.support.native.driver import MIB, NOW_MS, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.stores.reader import Reader
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_native import lib
 from timerlog.errors import TooManyGroups, UnknownGroup

@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.purging import ack, fill, take
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.stores.purging import ack, fill, take
 from timerlog.engine.select import Filter
 from timerlog.errors import OtherLog
 from timerlog.layout import MessageState, UInt64Array

@@ -9,10 +9,10 @@ from unittest import mock
 import msgspec
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.purging import LATER_MS
-from tests.support.small_disk import limited_disk, small_tmpfs
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.stores.purging import LATER_MS
+from tests.support.stores.small_disk import limited_disk, small_tmpfs
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull
 from timerlog.files.disk import Disk, FileDisk

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.driver import NOW_MS, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, ack, fill, take
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, pump
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, ack, fill, take
+from tests.support.stores.reader import Reader
 from tests.unit.timerlog.engine.test_groups import opened, same_after_every_end, topic_with
 from tickwheel.spark.events import all_events, read_event_batches
 from tickwheel_broker.errors import advice_for

@@ -9,10 +9,10 @@ from unittest import mock
 import msgspec
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, ack, fill, take
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, ack, fill, take
+from tests.support.stores.reader import Reader
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.engine.select import Filter
 from timerlog.errors import UnknownGroup, UnknownTopic

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, pump
-from tests.support.frames import send
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, pump
+from tests.support.native.frames import send
+from tests.support.stores.reader import Reader
 from timerlog.store import Store
 from timerlog.tables.lateness import LATENESS_MS, LatenessOf
 

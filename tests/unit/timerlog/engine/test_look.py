@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, pump
-from tests.support.frames import send
+from tests.support.native.driver import MIB, NOW_MS, pump
+from tests.support.native.frames import send
 from timerlog.store import Store
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered
 from timerlog.commitlog.records import Outbound
 from timerlog.engine.deliver import AsAnswer
 from timerlog.store import Store

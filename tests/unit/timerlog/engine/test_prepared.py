@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.native.driver import NOW_MS, SMALL
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.names import PREPARED_HEADER
 from timerlog.store import Store

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import frame, send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import frame, send
 from timerlog.engine.produce import Stop
 from timerlog.errors import BadName, TooManyTopics, UnknownTopic
 from timerlog.layout import MAX_TIME_MS

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.reader import Reader
 from timerlog.commitlog.records import Outbound
 from timerlog.store import Store
 

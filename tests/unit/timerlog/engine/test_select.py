@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.driver import NOW_MS, pump
-from tests.support.frames import send
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, pump
+from tests.support.native.frames import send
+from tests.support.stores.reader import Reader
 from timerlog.engine import select as selecting
 from timerlog.engine.select import Filter
 from timerlog.errors import UnknownGroup

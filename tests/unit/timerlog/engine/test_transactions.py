@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.profile import some_of
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.run.profile import some_of
 from tickwheel_broker.errors import from_store
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.engine.select import Filter

@@ -9,9 +9,9 @@ from unittest import mock
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, content, fill, mixed
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, content, fill, mixed
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull
 from timerlog.files.disk import FileDisk, FileSegment

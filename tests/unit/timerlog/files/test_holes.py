@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.small_disk import small_tmpfs
+from tests.support.stores.small_disk import small_tmpfs
 from timerlog.errors import DiskFull
 from timerlog.files import holes
 from timerlog.files.holes import PAGE_BYTES, Holes

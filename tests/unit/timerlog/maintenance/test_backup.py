@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, content, fill, mixed
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, content, fill, mixed
 from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.errors import BackupTargetInUse, BadBackup, DamagedLog, NoDataDirectory, UnsupportedFormat
 from timerlog.files.small_files import seal

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
 from timerlog.commitlog.reader import LogReader
 from timerlog.errors import StoreError
 from timerlog.files.disk import FileDisk

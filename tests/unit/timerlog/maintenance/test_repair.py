@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, content, fill, mixed
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, content, fill, mixed
 from timerlog.errors import DamagedLog, DirectoryLocked, NoDataDirectory, Unrepairable
 from timerlog.maintenance.inspect import inspect_directory
 from timerlog.maintenance.repair import RepairReport, fill_record, repair

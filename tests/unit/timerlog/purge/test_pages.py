@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, ack, content, take
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, ack, content, take
 from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import HEADER_BYTES
 from timerlog.purge.pages import Reclaim

@@ -7,10 +7,10 @@ from unittest import mock
 
 import pytest
 
-from tests.support.damage import flip
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, ack, carry_out, content, fill, mixed, purge_steps, take
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.damage import flip
+from tests.support.stores.purging import LATER_MS, ack, carry_out, content, fill, mixed, purge_steps, take
 from timerlog.background import WaitDurable
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.layout import MessageState

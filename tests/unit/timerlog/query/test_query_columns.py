@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.support.damage import flip
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.queried import ask, damaged_of, expected_rows, job, send_all
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.stores.damage import flip
+from tests.support.stores.queried import ask, damaged_of, expected_rows, job, send_all
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.store import Store

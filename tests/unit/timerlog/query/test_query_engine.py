@@ -13,9 +13,9 @@ import pyarrow
 import pyarrow.ipc
 import pytest
 
-from tests.support.driver import NOW_MS, pump
-from tests.support.frames import send
-from tests.support.queried import answer_to, ask, job
+from tests.support.native.driver import NOW_MS, pump
+from tests.support.native.frames import send
+from tests.support.stores.queried import answer_to, ask, job
 from tickwheel.protocol.frames import FrameReader, FrameType
 from timerlog.commitlog.view import LogView
 from timerlog.query.columns import TABLE_COLUMNS

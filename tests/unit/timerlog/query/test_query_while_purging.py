@@ -9,9 +9,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS
-from tests.support.purging import LATER_MS, content, fill, mixed
-from tests.support.queried import ask, expected_rows
+from tests.support.native.driver import NOW_MS
+from tests.support.stores.purging import LATER_MS, content, fill, mixed
+from tests.support.stores.queried import ask, expected_rows
 from timerlog.commitlog.records import GroupRecord
 from timerlog.commitlog.view import LogView
 from timerlog.layout import Array, Int64Array, MessageState

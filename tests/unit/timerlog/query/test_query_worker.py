@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tests.support.driver import NOW_MS
-from tests.support.frames import send
-from tests.support.queried import job
+from tests.support.native.driver import NOW_MS
+from tests.support.native.frames import send
+from tests.support.stores.queried import job
 from tickwheel.protocol.frames import FrameType
 from timerlog.query.worker import Bell, Job, Life, run_job
 from timerlog.store import Store

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.purging import LATER_MS, content, mixed
-from tests.support.queried import send_all
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.stores.purging import LATER_MS, content, mixed
+from tests.support.stores.queried import send_all
 from timerlog.commitlog.records import pack_lease, unpack_lease
 from timerlog.commitlog.segments import pack_segment_header
 from timerlog.commitlog.view import LogView

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, pump
-from tests.support.queried import send_all
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, pump
+from tests.support.stores.queried import send_all
+from tests.support.stores.reader import Reader
 from timerlog.commitlog.view import LogView
 from timerlog.errors import DamagedLog
 from timerlog.readers.describe import describe_directory

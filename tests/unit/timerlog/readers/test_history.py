@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.damage import flip
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, content, mixed
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.damage import flip
+from tests.support.stores.purging import LATER_MS, content, mixed
+from tests.support.stores.reader import Reader
 from timerlog.readers.events import EVENTS, read_events
 from timerlog.readers.history import History, HistoryEvent, history_of, pack_history
 from timerlog.readers.snapshot import Snapshot, describe

@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import ack_payload, delivered, send
-from tests.support.purging import take
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.stores.purging import take
 from timerlog.errors import DamagedLog, StoreError
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.maintenance.inspect import inspect_directory

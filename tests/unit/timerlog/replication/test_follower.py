@@ -9,10 +9,10 @@ from unittest import mock
 import msgspec
 import pytest
 
-from tests.support.damage import flip
-from tests.support.driver import MIB, NOW_MS, pump
-from tests.support.frames import delivered, send
-from tests.support.replicas import GENESIS, SETTINGS, START, Replicas, work
+from tests.support.cluster.replicas import GENESIS, SETTINGS, START, Replicas, work
+from tests.support.native.driver import MIB, NOW_MS, pump
+from tests.support.native.frames import delivered, send
+from tests.support.stores.damage import flip
 from timerlog.errors import BadDirectory, BadSettings, DamagedLog, DiskFull
 from timerlog.files.disk import FileDisk
 from timerlog.files.held_space import Lender

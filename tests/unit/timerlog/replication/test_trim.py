@@ -12,9 +12,9 @@ from unittest import mock
 import msgspec
 import pytest
 
-from tests.support.driver import NOW_MS
-from tests.support.purging import LATER_MS
-from tests.support.replicas import GENESIS, SETTINGS, START, Owner, Replicas, segments_of, work
+from tests.support.cluster.replicas import GENESIS, SETTINGS, START, Owner, Replicas, segments_of, work
+from tests.support.native.driver import NOW_MS
+from tests.support.stores.purging import LATER_MS
 from timerlog.background import WaitDurable
 from timerlog.errors import DamagedLog, DiskFull
 from timerlog.files.disk import FileDisk

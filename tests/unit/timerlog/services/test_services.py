@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.driver import NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.full_disk import full_disk
-from tests.support.reader import Reader
+from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.full_disk import full_disk
+from tests.support.stores.reader import Reader
 from timerlog.errors import DiskFull
 from timerlog.layout import MessageState
 from timerlog.store import Store

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, SMALL, pump
-from tests.support.frames import send
-from tests.support.purging import LATER_MS, mixed
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.native.frames import send
+from tests.support.stores.purging import LATER_MS, mixed
 from timerlog.commitlog.records import AnsweredRecord, Outbound, send_payload
 from timerlog.layout import RecordType
 from timerlog.maintenance.backup import back_up, restore

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.driver import NOW_MS, SMALL
-from tests.support.purging import LATER_MS, mixed
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.stores.purging import LATER_MS, mixed
 from timerlog.commitlog.records import Purged, TopicRecord
 from timerlog.store import Store
 from timerlog.tables.apply import Applier

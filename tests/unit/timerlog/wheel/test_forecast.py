@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.support.driver import MIB, NOW_MS, pump
-from tests.support.frames import ack_payload, send
+from tests.support.native.driver import MIB, NOW_MS, pump
+from tests.support.native.frames import ack_payload, send
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store
 from timerlog.wheel import forecast

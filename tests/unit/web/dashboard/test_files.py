@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.vendored import FOLDERS, LIST, ROOT, packages
+from tests.support.run.vendored import FOLDERS, LIST, ROOT, packages
 from tickwheel.look import LOOK
 from tickwheel_web import dashboard
 from tickwheel_web.dashboard.assets import FOLDER as STATIC

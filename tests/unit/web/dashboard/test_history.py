@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.totals import totals_of
+from tests.support.run.totals import totals_of
 from tickwheel.stats import Figures, GroupFigures, Histogram, TopicFigures
 from tickwheel.watching.between import REACHED
 from tickwheel_web.dashboard.figures.history import History

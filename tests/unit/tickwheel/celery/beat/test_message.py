@@ -13,7 +13,7 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.signals import before_task_publish
 from kombu import Exchange, Queue
 
-from tests.support.celery_apps import app_of
+from tests.support.frameworks.celery_apps import app_of
 from tickwheel.celery.beat.errors import NotOnBroker
 from tickwheel.celery.beat.message import TaskMessage, task_message
 from tickwheel.celery.slots import BEAT_HEADER, Mark

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.schedules import crontab, solar
 
 from tests.integration.cli_harness import Shell
-from tests.support.celery_apps import app_of, arrivals
+from tests.support.frameworks.celery_apps import app_of, arrivals
 from tickwheel import embedded, sync
 from tickwheel.celery.beat import scheduler as module
 from tickwheel.celery.beat.scheduler import TickwheelScheduler

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 import tickwheel
-from tests.support.in_time import InTime, broker_in_time
+from tests.support.clients.in_time import InTime, broker_in_time
 from tickwheel import Client, Message
 from tickwheel.errors import BadArgument, UnknownGroup
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.bulk import JOB
-from tests.support.driver import NOW_MS, SMALL
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.stores.bulk import JOB
 from tickwheel import AdoptResult
 from tickwheel.protocol.errors import DiskFull
 from tickwheel.spark.errors import ScheduleFailed, SourceError, StagingError

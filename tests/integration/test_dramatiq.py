@@ -451,6 +451,16 @@ def test_no_broker_and_bad_arguments() -> None:
         TickwheelBroker(timeout="long")  # type: ignore[arg-type]
 
 
+def test_two_kinds_of_retries_are_refused() -> None:
+    """Each failure would be retried by both."""
+    broker = TickwheelBroker()
+    with pytest.raises(BadArgument, match="take the place of Retries"):
+        broker.add_middleware(BrokerRetries())
+    assert not any(isinstance(one, BrokerRetries) for one in broker.middleware)
+    with pytest.raises(BadArgument, match="take the place of Retries"):
+        TickwheelBroker(middleware=[BrokerRetries(), Retries()])
+
+
 def test_a_child_has_a_connection_of_its_own(broker: TickwheelBroker, client: sync.Client) -> None:
     @dramatiq.actor(broker=broker)
     def note(pid: int) -> None: ...

@@ -136,6 +136,8 @@ def test_what_a_killed_worker_had_comes_again(daemon: Daemon, shell: Shell, tmp_
         (SLOW, ["nix:handlers"], "no module 'nix'"),
         (SLOW, ["app:nix"], "no 'nix'"),
         (SLOW, ["app:mail"], "no tickwheel.Handlers"),
+        ("import nonexistent", ["app:handlers"], "Install nonexistent"),
+        ("raise ValueError('too few')", ["app:handlers"], "ValueError: too few"),
         (SLOW, ["app:handlers", "--topic", "other"], "no handler of 'other'"),
         (SLOW, ["app:handlers", "--metrics", "here"], "--metrics"),
         ("import tickwheel\nhandlers = tickwheel.Handlers()", ["app:handlers"], "has no handler"),

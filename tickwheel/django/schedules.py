@@ -22,7 +22,7 @@ from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.envelope import Envelope, broker_priority
 from tickwheel.django.framework import InvalidTask, Task, normalize_json
 from tickwheel.django.options import Trouble, seconds_or_timedelta
-from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.errors import BadArgument, TickwheelError
 from tickwheel.sync import Client
 
 SETTING: Final = "TICKWHEEL_SCHEDULES"
@@ -30,6 +30,8 @@ _RHYTHM: Final = ("cron", "tz", "every")
 _BROKER: Final = ("overlap", "catch_up", "window")
 _TASK: Final = ("task", "args", "kwargs", "queue", "priority", "backend")
 _KNOWN: Final = (*_TASK, *_RHYTHM, *_BROKER)
+_PROJECT_HEADER: Final = "django-project"
+"""Whose a schedule is, in the headers of what it sends."""
 _CHOICES: Final = {"overlap": ("allow", "skip"), "catch_up": ("none", "last", "all")}
 
 
@@ -204,11 +206,17 @@ def synchronise(
     client: Client, backend: TickwheelBackend, declared: Sequence[Declared], *, dry_run: bool
 ) -> Iterator[Change]:
     """Makes the broker's schedules of one backend those that are declared; what was made for it before, and is not
-    declared any more, is deleted. Each change is told when it was made. Raises what the broker raises:
-    BadSchedule."""
+    declared any more, is deleted. Each change is told when it was made. Raises BadArgument before the first one if a
+    name is another project's, or was made by hand; and what the broker raises: BadSchedule."""
     known = client.schedules(count=0)
     taken = {one.name for one in declared}
-    found = {one.name: one for one in known if one.name in taken or _is_of(backend, one)}
+    found = {one.name: one for one in known if _is_of(backend, one)}
+    others = sorted(one.name for one in known if one.name in taken and one.name not in found)
+    if others:
+        raise BadArgument(
+            f"The broker has a schedule {others[0]!r} that is not of this project, {_project()!r}.",
+            advice="Give the schedule another name, or the backend a prefix of its own.",
+        )
     for one in declared:
         there = found.pop(one.name, None)
         if there is not None and not one.differs_from(there):
@@ -236,10 +244,22 @@ def _is_of(backend: TickwheelBackend, schedule: Schedule) -> bool:
         body = json.loads(schedule.body)
     except ValueError:
         return False
-    return isinstance(body, dict) and bool(body.get("schedule")) and body.get("backend") == backend.alias
+    is_ours = schedule.headers.get(_PROJECT_HEADER) == _project()
+    return (
+        is_ours
+        and isinstance(body, dict)
+        and bool(body.get("schedule"))
+        and body.get("backend") == backend.alias
+    )
+
+
+def _project() -> str:
+    """The name of this project: the first part of ROOT_URLCONF, which is the same wherever it runs."""
+    return (getattr(settings, "ROOT_URLCONF", None) or "django").partition(".")[0]
 
 
 def _settings(one: Declared) -> dict[str, Any]:
     """All of them, so that what is not declared any more is as if it never had been."""
     unsaid = {"overlap": "allow", "catch_up": "last", "window": timedelta(0)}
-    return {"body": one.body, "priority": one.priority, **unsaid, **one.more}
+    headers = {_PROJECT_HEADER: _project()}
+    return {"body": one.body, "priority": one.priority, "headers": headers, **unsaid, **one.more}

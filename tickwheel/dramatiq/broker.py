@@ -10,6 +10,7 @@ from typing import Any, Final, Unpack
 import dramatiq
 from dramatiq.common import q_name
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.middleware import Retries
 
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.subscription import SubscribeOptions
@@ -18,6 +19,7 @@ from tickwheel.client.results import CancelResult
 from tickwheel.client.url import Urls
 from tickwheel.dramatiq.connection import Connection
 from tickwheel.dramatiq.consumer import QueueConsumer
+from tickwheel.dramatiq.retries import BrokerRetries
 from tickwheel.errors import BadArgument, TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_PRIORITY
 
@@ -67,6 +69,23 @@ class TickwheelBroker(dramatiq.Broker):
     def close(self) -> None:
         """Writes what is on its way, and closes the connection of this process."""
         self._connection.close()
+
+    def add_middleware(
+        self,
+        middleware: dramatiq.Middleware,
+        *,
+        before: type[dramatiq.Middleware] | None = None,
+        after: type[dramatiq.Middleware] | None = None,
+    ) -> None:
+        """See ``Broker.add_middleware``. Raises BadArgument for BrokerRetries beside Retries: each failure would be
+        retried twice."""
+        retries = [type(one) for one in (*self.middleware, middleware) if isinstance(one, Retries)]
+        if BrokerRetries in retries and len(retries) > 1:
+            raise BadArgument(
+                "BrokerRetries is to take the place of Retries, and both are there.",
+                advice="Give TickwheelBroker(middleware=[…]) all of Dramatiq's but Retries, and BrokerRetries.",
+            )
+        super().add_middleware(middleware, before=before, after=after)
 
     def topic_of(self, queue_name: str) -> str:
         """The name of the topic that a queue is."""

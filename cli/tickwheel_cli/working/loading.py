@@ -16,7 +16,7 @@ _ADVICE = "Name a module and a tickwheel.Handlers in it, such as app:handlers; t
 
 
 def load(name: str) -> Handlers:
-    """Imports the module. Raises CommandError; what the module itself raises goes through."""
+    """Imports the module. Raises CommandError."""
     from tickwheel import Handlers
 
     module_name, separator, attribute = name.partition(":")
@@ -30,8 +30,19 @@ def load(name: str) -> Handlers:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise  # the module is there, and something that it imports is not
+            # The module is there, and something that it imports is not.
+            raise CommandError(
+                "bad_handlers",
+                f"{module_name} cannot be imported: {error}",
+                f"Install {missing}, or correct the import.",
+            ) from error
         raise CommandError("not_found", f"there is no module {missing!r}", _ADVICE) from None
+    except Exception as error:
+        raise CommandError(
+            "bad_handlers",
+            f"{module_name} cannot be imported: {type(error).__name__}: {error}",
+            f"Correct it: `python -c 'import {module_name}'` shows where that comes from.",
+        ) from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)

@@ -477,6 +477,25 @@ class ScheduleTests(ProjectTests):
         assert [one.text for one in Letter.objects.order_by("pk")] == ["tick", "tick", "tick", "tock"]
         assert TaskRecord.objects.filter(schedule="hourly").count() == 4
 
+    def test_schedules_of_others_stay(self) -> None:
+        """Another project has this broker, the same prefix, and a schedule that this one does not declare."""
+        path = "tests.support.frameworks.django_project.tasks"
+        theirs = {"count": {"task": f"{path}.add", "args": [1], "every": HOUR}}
+        ours = {"hourly": {"task": f"{path}.write", "args": ["tick"], "every": HOUR}}
+        client = self.client_of_broker()
+        with override_settings(TICKWHEEL_SCHEDULES=theirs, ROOT_URLCONF="bakery.urls"):
+            self.synchronise()
+        with override_settings(TICKWHEEL_SCHEDULES=ours):
+            assert [line.split()[0] for line in self.synchronise()] == ["create", "1"]
+        with override_settings(TICKWHEEL_SCHEDULES={**ours, **theirs}):
+            before = client.schedules()
+            with self.assertRaisesMessage(CommandError, "is not of this project"):
+                self.synchronise()
+            assert client.schedules() == before
+        with override_settings(TICKWHEEL_SCHEDULES={}):
+            assert [line.split()[0] for line in self.synchronise()] == ["delete", "0"]
+        assert [one.name for one in client.schedules()] == ["django.count"]
+
     def test_a_slot_that_is_delivered_again_runs_once(self) -> None:
         path = "tests.support.frameworks.django_project.tasks.write"
         schedule = {"hourly": {"task": path, "args": ["tick"], "every": HOUR}}

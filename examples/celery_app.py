@@ -1,4 +1,5 @@
-"""An app of Celery whose tasks wait at the broker, not in a worker. Nothing but the URL is Tickwheel's.
+"""An app of Celery whose tasks wait at the broker, not in a worker. Tickwheel's are the URL, and the import that makes
+it known.
 
 ``python celery_app.py`` starts a broker and a worker for itself. With a broker of yours it is:
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from celery import Celery
 
 import tickwheel
+import tickwheel.celery  # makes the URL known
 
 app = Celery("shop", broker=os.environ.get("TICKWHEEL_URL", "tickwheel://127.0.0.1:7411"), backend="rpc://")
 app.conf.broker_connection_retry_on_startup = True
@@ -35,8 +37,6 @@ def remind(self, order: int) -> str:
 
 
 def main() -> None:
-    import tickwheel.celery  # noqa: F401 - it makes the URL known; the program `celery` does so by itself
-
     print("2 + 3 =", add.delay(2, 3).get(timeout=60))
     print(remind.apply_async((17,), countdown=1).get(timeout=60))
     remind.apply_async((18,), eta=datetime.now(UTC) + timedelta(days=700))

@@ -1,4 +1,4 @@
-"""Handlers that are called for messages: retries, a message that is given up, and an end in good order.
+"""Handlers that are called for messages: retries, a message that is given up, and a clean shutdown.
 
 Run: python examples/consumers.py
 """

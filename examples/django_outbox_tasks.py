@@ -1,7 +1,7 @@
 """Django's tasks with an outbox: two days of the shop in examples/django_shop.
 
-A task exists if and only if the transaction that enqueued it has committed; until it runs it can be called back or
-moved. Needs ``pip install 'tickwheel[django]'``; docs/how-to/django-tasks.md explains the project.
+A task exists if and only if the transaction that enqueued it has committed; until it runs it can be cancelled or
+rescheduled. Needs ``pip install 'tickwheel[django]'``; docs/how-to/django-tasks.md explains the project.
 """
 
 from __future__ import annotations

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import dramatiq
 import httpx
 import pytest
 
+import tickwheel.sync
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_dramatiq import JOIN_MS, working
 from tests.integration.test_taskiq import until
-from tests.integration.test_taskiq import working as at_work
+from tickwheel.dramatiq import TickwheelBroker
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 WRITTEN_URL = "tickwheel://127.0.0.1:7411"
@@ -39,16 +39,27 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         yield running
 
 
-def test_the_page_on_dramatiq(daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, looking, retries = blocks("dramatiq")
-    around: dict[str, Any] = {"__name__": "page"}
-    exec(compile(first.replace(WRITTEN_URL, daemon.url), "dramatiq.md", "exec"), around)
-    broker = around["broker"]
+def module_of(block: str, name: str, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A file of the page as a module that others can import."""
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(block.replace(WRITTEN_URL, daemon.url), f"{name}.py", "exec"), vars(module))
+    return module
+
+
+def test_the_page_on_dramatiq(
+    daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks, send, looking, retries = blocks("dramatiq")
+    broker: TickwheelBroker = module_of(tasks, "shop.tasks", daemon, monkeypatch).broker
     assert dramatiq.get_broker() is broker
+    around: dict[str, Any] = {"__name__": "page"}
+    exec(compile(send, "dramatiq.md", "exec"), around)
     exec(compile(looking, "dramatiq.md", "exec"), around)
     with working(broker):
         broker.join("letters", timeout=JOIN_MS)
-    assert "order 17: thanks" in capsys.readouterr().out
+    assert capsys.readouterr().out == "order 17: thanks\n"
     exec(compile(retries, "dramatiq.md", "exec"), around)
     assert [type(one).__name__ for one in around["broker"].middleware][-1] == "BrokerRetries"
     broker.close()
@@ -60,34 +71,50 @@ def test_the_page_on_dramatiq(daemon: Daemon, tmp_path: Path, capsys: pytest.Cap
         shell.run(*shlex.split(command))
 
 
-def test_the_page_on_taskiq(
-    daemon: Daemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = ModuleType("taskiq_page")
-    monkeypatch.setitem(sys.modules, "taskiq_page", page)  # where Taskiq looks for the functions of tasks
-    first, schedules, labelled, application = blocks("taskiq")
+def test_the_page_on_taskiq(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files, as a reader starts them."""
+    tasks, send, plan, labelled, web = blocks("taskiq")
+    (tmp_path / "shop").mkdir()
+    for file, text in {"shop/tasks.py": tasks + labelled, "send.py": send, "plan.py": plan}.items():
+        assert text.startswith(f"# {file}\n")
+        (tmp_path / file).write_text(text.replace(WRITTEN_URL, daemon.url))
 
-    async def follow() -> None:
-        around = vars(page)
-        await run_piece(first, daemon, around)
-        await run_piece(schedules, daemon, around)
-        broker, source = around["broker"], around["schedules"]
-        left = await source.get_schedules()
-        assert sorted(one.cron or str(one.interval) for one in left) == ["0:05:00", "30 9 * * MON-FRI"]
-        await run_piece(labelled, daemon, around)
-        assert len(await source.get_schedules()) == 3
-        said = ""
+    def said(program: str) -> list[str]:
+        command = [sys.executable, program]
+        done = subprocess.run(
+            command, cwd=tmp_path, check=True, timeout=PATIENCE_S, stdout=subprocess.PIPE, text=True
+        )
+        return done.stdout.splitlines()
 
-        async def is_said() -> bool:
-            nonlocal said
-            said += capsys.readouterr().out
-            return "ada: it is time" in said and "carol: it is time" in said
+    assert said("send.py") == ["cancelled"]
+    planned = {line.partition(" ")[2] for line in said("plan.py")}
+    assert planned >= {"0:05:00", "30 9 * * MON-FRI"}
 
-        async with at_work(broker):
-            await until(is_said)
-        await broker.shutdown()
-        await run_piece(application, daemon, around)
-        app = around["app"]
+    def rhythms() -> list[str]:
+        with tickwheel.sync.Client(daemon.url) as client:
+            return sorted(one.cron or "" for one in client.schedules())
+
+    assert rhythms() == ["", "30 9 * * MON-FRI"]
+    with (tmp_path / "said").open("wb") as output:
+        words = [sys.executable, "-m", "taskiq", "worker", "--workers", "1", "shop.tasks:broker"]
+        worker = subprocess.Popen(words, cwd=tmp_path, stdout=output, stderr=output)
+
+    async def is_done() -> bool:
+        printed = (tmp_path / "said").read_text()
+        assert worker.poll() is None, printed
+        return "ada: it is time" in printed and "carol: it is time" in printed and len(rhythms()) == 3
+
+    try:
+        asyncio.run(until(is_done))
+    finally:
+        worker.terminate()
+        worker.wait(PATIENCE_S)
+    assert rhythms() == ["", "0 7 * * *", "30 9 * * MON-FRI"]
+
+    module_of(tasks, "shop.tasks", daemon, monkeypatch)
+    app = module_of(web, "shop.web", daemon, monkeypatch).app
+
+    async def use_it() -> None:
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as http,
@@ -96,15 +123,7 @@ def test_the_page_on_taskiq(
             assert (await http.delete("/trials/ada")).json() == {"result": "cancelled"}
             assert (await http.delete("/trials/bob")).json() == {"result": "not_found"}
 
-    async def run_piece(block: str, daemon: Daemon, around: dict[str, Any]) -> None:
-        text = block.replace(WRITTEN_URL, daemon.url)
-        code = compile(text, "taskiq.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        assert isinstance(code, CodeType)
-        result = eval(code, around)
-        if isinstance(result, Awaitable):
-            await asyncio.wait_for(result, PATIENCE_S)
-
-    asyncio.run(follow())
+    asyncio.run(use_it())
 
 
 @pytest.mark.parametrize("framework", ["dramatiq", "taskiq"])

@@ -331,11 +331,11 @@ def test_documents_name_only_make_targets_that_exist() -> None:
 
 
 def test_there_is_one_way_to_install() -> None:
-    """`pip install .` in a clone, and then `pip install 'tickwheel[extra]'` for an extra that there is."""
+    """`pip install .` or `'.[extra]'` in a clone, and then `pip install 'tickwheel[extra]'`; the extra exists."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = "|".join(project["optional-dependencies"])
     ours = re.compile(r"pip install ((?:-e |--editable )?'?(?:tickwheel\b|\.(?=[\s`\['])).*)")
-    allowed = re.compile(rf"\.(?:[\s`]|$)|'tickwheel\[(?:{extras})\]'")
+    allowed = re.compile(rf"\.(?:[\s`]|$)|'(?:tickwheel|\.)\[(?:{extras})\]'")
     pages = [
         path for path in project_files() if path.suffix == ".md" or relative(path).startswith("examples/")
     ]

@@ -54,7 +54,10 @@ def scheduled(context: click.Context, queues: tuple[str, ...], limit: int, as_js
         eta = task.eta.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         origin = f" (beat: {task.entry})" if task.entry else ""
         click.echo(f"{eta}  {task.id}  {task.queue}  {task.name}  {task.args} {task.kwargs}{origin}")
-    click.echo(f"{len(tasks):,} tasks" if len(tasks) < limit else f"the first {limit:,} tasks", err=True)
+    noun = "task" if len(tasks) == 1 else "tasks"
+    click.echo(
+        f"{len(tasks):,} {noun}" if len(tasks) < limit else f"the first {len(tasks):,} {noun}", err=True
+    )
 
 
 @tickwheel.command()

@@ -24,7 +24,7 @@ from tickwheel.stats import TopicStats
 _CLIENT: Final = "celery tickwheel doctor"
 _CLOCKS_APART_MS: Final = 1_000
 _BEAT: Final = "tickwheel"
-_START: Final = "Start celery -A … beat -S tickwheel, if only once."
+_START: Final = "Start celery -A … beat -S tickwheel. It may be stopped once it has written."
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def _queue(queue: Queue, topic: TopicStats) -> Iterator[Finding]:
     group = groups.get(GROUP)
     backlog = topic.ready if group is None else group.backlog
     workers = 0 if group is None else group.subscribers
-    text = f"{topic.scheduled:,} scheduled, {backlog:,} due, {workers:,} consumers"
+    text = f"{topic.scheduled:,} scheduled, {backlog:,} due, {workers:,} {'consumer' if workers == 1 else 'consumers'}"
     if backlog and not workers:
         yield Finding("problem", subject, text, f"Start a worker: celery -A … worker -Q {queue.name}")
     else:
@@ -116,7 +116,7 @@ def _queue(queue: Queue, topic: TopicStats) -> Iterator[Finding]:
         yield Finding(
             "note",
             subject,
-            f"{group.dead:,} messages are dead letters",
+            f"dead letters: {group.dead:,}",
             f"tickwheel dead list {queue.topic}",
         )
 
@@ -130,9 +130,7 @@ def _beat(app: Celery, client: sync.Client) -> Iterator[Finding]:
     if not app.conf.beat_schedule and not kept:
         return
     if app.conf.beat_scheduler != _BEAT and not kept:
-        yield Finding(
-            "note", "beat", "the broker keeps no entry of beat_schedule", "celery -A … beat -S tickwheel"
-        )
+        yield Finding("note", "beat", "the broker keeps no entry of beat_schedule", _START)
         return
     yield from _schedules(client, app, plan(app, configured_entries(app)))
     for one in kept:
@@ -152,9 +150,7 @@ def _schedules(client: sync.Client, app: Celery, planned: Plan) -> Iterator[Find
     }
     for text, names in differences.items():
         for name in names:
-            yield Finding(
-                "problem", f"schedule {name}", text, "Start celery beat -S tickwheel, if only once."
-            )
+            yield Finding("problem", f"schedule {name}", text, _START)
     for name in found.superfluous:
         yield Finding("problem", f"schedule {name}", "it is not in beat_schedule any more", _START)
     for name in found.foreign:

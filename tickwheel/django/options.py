@@ -33,7 +33,7 @@ class BackendOptions:
     ``lease``: how long after the death of a worker its tasks come to another one; None: the broker's ``ack_wait``.
     ``longest_lease``: for how long a task may run at most and stay the worker's.
     ``attempts``: how often a task is run that raises. ``delays``: how long it waits before its second attempt, its
-    third, and so on (the last one holds on); empty: the topic's backoff. ``lost_workers``: how often a task may lose
+    third, and so on (the last one stays); empty: the topic's backoff. ``lost_workers``: how often a task may lose
     its worker before it is given up. ``prefetch``: how many tasks wait in each process besides those that run: more
     are faster if tasks are short, and wait behind each other if they are long. ``time_limit``: how long it may run
     before its process is ended; None: without a limit. ``client``: more options of ``tickwheel.Client``, such as

@@ -20,7 +20,7 @@ def place():
 
 @transaction.atomic
 def pay(order):
-    """Calls the reminder back; the answer says whether it came in time."""
+    """Cancels the reminder; the answer says whether that was in time."""
     Order.objects.filter(pk=order.pk).update(state="paid")
     thank.enqueue(order.pk)
     return remind.get_backend().cancel(order.reminder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,7 @@ from celery import Celery
 from celery.bin.celery import celery
 from click.testing import CliRunner
 
-import tickwheel
+import tickwheel.celery
 from tests.integration.cli_harness import Shell
 from tests.integration.test_how_to import ROOT, blocks
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
@@ -53,8 +52,7 @@ def app_of(tasks: ModuleType) -> Celery:
 
 def test_the_pieces(tasks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     (piece,) = blocks(PAGE, "python")
-    known: dict[str, Any] = {"UTC": UTC, "datetime": datetime, "timedelta": timedelta, "tickwheel": tickwheel}
-    around = {**tasks.__dict__, **known}
+    around: dict[str, Any] = {}
     exec(compile(piece, PAGE.name, "exec"), around)
     assert f"{around['task'].id} shop.remind ('order 18',)" in capsys.readouterr().out
     assert [one.id for one in tickwheel.celery.scheduled(app_of(tasks))] == [around["task"].id]

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import tickwheel.sync
-from tests.integration.daemon_harness import Daemon
+from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.celery.transport.options import CLIENT_OPTIONS, Options, options_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "celery.md"
 
 
-def test_the_programs_of_the_page(daemon: Daemon) -> None:
-    """Two programs of a reader, one behind the other, with the broker's own port."""
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    around: dict[str, Any] = {"__name__": "shop", "datetime": datetime, "UTC": UTC}
-    for block in blocks[:2]:
-        exec(compile(block.replace("tickwheel://127.0.0.1:7411", daemon.url), str(PAGE), "exec"), around)
-    with around["app"], tickwheel.sync.Client(daemon.url) as client:
+def test_the_programs_of_the_page(daemon: Daemon, tmp_path: Path) -> None:
+    """The two files of a reader, in a process that knows of Tickwheel only what they import."""
+    app, send, options = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for file, text in {"shop.py": app, "send.py": send}.items():
+        assert text.startswith(f"# {file}\n")
+        (tmp_path / file).write_text(text.replace("tickwheel://127.0.0.1:7411", daemon.url))
+    subprocess.run([sys.executable, "send.py"], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    with tickwheel.sync.Client(daemon.url) as client:
         topic = client.topic("celery")
         assert (topic.ready, topic.scheduled) == (1, 2)
         client.cancel_where("celery")
-    exec(compile(blocks[2], str(PAGE), "exec"), around)
-    assert options_of(around["app"].conf.broker_transport_options).publish == "pipelined"
+    conf = SimpleNamespace()
+    exec(compile(options, str(PAGE), "exec"), {"app": SimpleNamespace(conf=conf)})
+    assert options_of(conf.broker_transport_options).publish == "pipelined"
 
 
 def test_the_page_names_every_option_with_its_default() -> None:

@@ -37,6 +37,7 @@ def test_the_pieces_of_the_page_are_those_of_the_project() -> None:
     pieces = re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert {name for name, _ in pieces} == {
         "shop/settings.py",
+        "shop/tasks.py",
         "shop/orders.py",
         "shop/urls.py",
         "shop/tests.py",

@@ -47,7 +47,7 @@ def test_an_app_that_is_well(shared: TestBroker) -> None:
     with holding(app, 0):
         seen = found(app)
     assert {one.level for one in seen.values()} <= {"ok", "note"}
-    assert seen["queue well"].text == "0 scheduled, 0 due, 1 consumers"
+    assert seen["queue well"].text == "0 scheduled, 0 due, 1 consumer"
     assert seen["beat"] == Finding("ok", "beat", "the broker keeps 1 of 1 entries")
 
 
@@ -101,7 +101,10 @@ def test_schedules_that_are_not_as_configured(shared: TestBroker, client: sync.C
 def test_a_beat_of_another_kind(shared: TestBroker) -> None:
     seen = found(app_of("persistent", shared.url, {"hourly": HOURLY}))
     assert seen["beat"] == Finding(
-        "note", "beat", "the broker keeps no entry of beat_schedule", "celery -A … beat -S tickwheel"
+        "note",
+        "beat",
+        "the broker keeps no entry of beat_schedule",
+        "Start celery -A … beat -S tickwheel. It may be stopped once it has written.",
     )
 
 

@@ -9,7 +9,9 @@ class DjangoMissing(TickwheelError, ImportError):
     """``tickwheel.django`` was imported, and Django's tasks are not installed."""
 
     code = "extra_missing"
-    advice = "Install them: pip install 'tickwheel[django]'; with Django 5.2 on Python 3.12 also django-tasks."
+    advice = (
+        "Install them: pip install 'tickwheel[django]'; with Django 5.2 on Python 3.12 also django-tasks."
+    )
 
 
 class TaskCancelled(TickwheelError):

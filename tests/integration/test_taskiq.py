@@ -26,6 +26,7 @@ from taskiq.receiver import Receiver
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.test_tokens import Place
+from tickwheel.client.client import Client
 from tickwheel.errors import (
     BadArgument,
     BadSchedule,
@@ -181,6 +182,29 @@ def test_a_key_is_stored_once_and_an_id_as_often_as_it_is_sent(broker: Tickwheel
         for _ in range(3):
             await note.kicker().with_task_id("the-same").kiq()
         assert await backlog(broker) == 4
+
+    run(broker, test)
+
+
+def test_a_task_whose_answer_was_lost_is_stored_once(
+    broker: TickwheelBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client sends again what was not answered, and is told that it was there."""
+    send = Client.send
+
+    async def lossy(client: Client, *arguments: Any, **options: Any) -> Any:
+        await send(client, *arguments, **options)
+        return await send(client, *arguments, **options)
+
+    async def test() -> None:
+        async with started(broker):
+            await broker.client.create_topic(broker.topic)
+            monkeypatch.setattr(Client, "send", lossy)
+            task = await note.kiq(1)
+            assert [one.key for one in await broker.client.browse(broker.topic)] == [task.task_id]
+
+    @broker.task
+    async def note(_: int) -> None: ...
 
     run(broker, test)
 

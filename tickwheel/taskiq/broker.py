@@ -26,6 +26,8 @@ MAX_HOLD: Final = timedelta(days=7)
 CREDIT: Final = 200
 _REPEATS_LOOKED_AT: Final = 32
 """So many retries of a task are found by its id."""
+_KICK: Final = "taskiq-kick"
+"""A header that tells a task that is sent twice from one send whose answer was lost."""
 
 
 class TickwheelBroker(AsyncBroker):
@@ -100,7 +102,7 @@ class TickwheelBroker(AsyncBroker):
 
     async def _send(self, message: BrokerMessage, key: str, wishes: Wishes) -> bool:
         """Whether it was there already."""
-        headers = {TASK_ID: message.task_id, TASK_NAME: message.task_name}
+        headers = {TASK_ID: message.task_id, TASK_NAME: message.task_name, _KICK: token_hex(8)}
         if SCHEDULE in message.labels:
             headers[SCHEDULE_ID] = str(message.labels[SCHEDULE])
         async with self._connection.used() as client:
@@ -113,7 +115,8 @@ class TickwheelBroker(AsyncBroker):
                 priority=wishes.priority,
                 headers=headers,
             )
-        return sent.duplicate
+        # What is there and is this very message was sent by this call, before the connection broke.
+        return sent.duplicate and sent.differs
 
     def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         """Tasks that are due, one after the other. Raises ClientClosed, and what subscribing raises."""

@@ -172,6 +172,11 @@ def test_a_broker_that_is_started_again_under_load(tmp_path: Path, queue: str, s
             wait_until(lambda: expected <= set(place.lines()), place.lines)
             for text in ("begun across", "begun meanwhile"):
                 assert place.lines().count(text) == 1, worker.log.read_text()
+            with tickwheel.sync.Client(daemon.url) as client:  # what is wished for again runs again
+                wait_until(lambda: client.group(queue, "celery").backlog == 0)
+                client.seek_group(queue, "celery", to="earliest")
+            wait_until(lambda: place.lines().count("done meanwhile") == 2, place.lines)
+            wait_until(lambda: place.lines().count("done across") == 2, place.lines)
             assert worker.stop() == 0
         with tickwheel.sync.Client(daemon.url) as client:
             assert client.group(queue, "celery").backlog == 0

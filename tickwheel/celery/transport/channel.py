@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -26,12 +27,15 @@ from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.protocol.errors import (
     ClientClosed,
+    DiskFull,
     GroupInUse,
     NotConnected,
     TopicInUse,
     UnknownGroup,
     UnknownTopic,
 )
+
+logger = logging.getLogger("tickwheel.celery")
 
 _DIRECT: Final = "amq.direct"
 _READERS_REMEMBERED: Final = 10_000
@@ -297,7 +301,13 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             if needs_readers and not self._has_readers(topic, is_to_topics=is_to_topics):
                 continue
             has_route = True
-            connection.sender.send(topic, ours)
+            try:
+                connection.sender.send(topic, ours)
+            except DiskFull as error:
+                if declared is None or declared.is_durable:
+                    raise
+                # A command or a reply: a worker that could not start would work off nothing of what is stored.
+                logger.warning("a message to %r was dropped: %s", exchange, error)
         if mandatory and not has_route:
             self._returned(message, exchange, routing_key)
 

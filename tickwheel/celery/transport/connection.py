@@ -24,7 +24,7 @@ from tickwheel.celery.transport.leases import Leases, give_back
 from tickwheel.celery.transport.options import Options
 from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
-from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckQueue
+from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
 from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
@@ -57,6 +57,12 @@ class Consumer(Protocol):
         """Hands a message to the program. False: it was not for it, and is settled."""
 
 
+def _counted(flight: AckFlight, message_id: int) -> bool:
+    """Whether the broker has taken the ack of this message."""
+    is_refused = any(refused == message_id for refused, _ in flight.refused.values())
+    return flight.done.is_set() and flight.error is None and not is_refused
+
+
 class Connection:
     """What ``kombu.Connection.connection`` is. It ends with `close`."""
 
@@ -82,7 +88,7 @@ class Connection:
         """What came for each feed, with its number in the order of all. The first feed has its turn next, and then goes
         to the end."""
         self._number = count()
-        self._acked_meanwhile: set[tuple[AckQueue, int]] = set()
+        self._acked_meanwhile: dict[tuple[AckQueue, int], AckFlight] = {}
         """Acked while there was no connection: a broker that was stopped may have taken these back before."""
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
@@ -202,8 +208,9 @@ class Connection:
         are_new = self.leases.add(feed.acks, delivery.ids, delivery.epochs)
         ready = self._ready.setdefault(feed, deque())
         for message, is_new in zip(batch, are_new, strict=True):
-            if (feed.acks, message.id) in self._acked_meanwhile:
-                self._acked_meanwhile.discard((feed.acks, message.id))
+            flight = self._acked_meanwhile.pop((feed.acks, message.id), None)
+            # One that counted is done: that it comes again is somebody's wish.
+            if flight is not None and not _counted(flight, message.id):
                 self._ack(feed.acks, message.id)
             elif is_new:
                 ready.append((next(self._number), message))
@@ -401,7 +408,7 @@ class Connection:
         if len(flight.ids) >= FLIGHT_ACKS_MAX:
             flight.open = False
         if not self._session.is_connected and len(self._acked_meanwhile) < _ACKED_MAX:
-            self._acked_meanwhile.add((acks, message_id))
+            self._acked_meanwhile[acks, message_id] = flight
 
     def give_up(self, acks: AckQueue, message_id: int) -> None:
         """Makes a message a dead letter. Raises ClientClosed."""

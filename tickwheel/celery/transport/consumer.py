@@ -28,7 +28,7 @@ class Holder(Protocol):
 def is_stale(raw: Mapping[str, Any], message: BaseMessage, queue: Queue) -> bool:
     """Whether a message has waited for longer than it is good, counted from when it was due."""
     limits_ms = [] if queue.ttl_ms is None else [queue.ttl_ms]
-    with suppress(KeyError, TypeError, ValueError):
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
         limits_ms.append(int(raw["properties"]["expiration"]))
     since_ms = max(message.deliver_at_ms, message.created_ms)
     return bool(limits_ms) and time.time() * 1_000 > since_ms + min(limits_ms)

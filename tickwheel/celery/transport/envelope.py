@@ -8,7 +8,6 @@ So a dashboard shows it, and a program in another language can write one: ``{"bo
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, TypeAlias
 
@@ -85,8 +84,14 @@ def decode(body: bytes, at_broker: Mapping[str, Any] | None = None) -> dict[str,
         raw = loads(body)
         headers, properties, inner = dict(raw["headers"]), dict(raw["properties"]), raw["body"]
         if properties.pop("body_encoding", None) == "base64":
-            inner = base64.b64decode(inner)
-    except (ValueError, TypeError, KeyError, binascii.Error):
+            inner = base64.b64decode(inner, validate=True)
+        if not all(isinstance(raw.get(name), str | None) for name in ("content-type", "content-encoding")):
+            raise ValueError("a content type that is no text, which ends a worker")
+        if "task" in headers and not (
+            isinstance(headers["task"], str) and isinstance(headers.get("id"), str)
+        ):
+            raise ValueError("a task without a name or an id, which ends a worker")
+    except Exception:  # whatever is written into a topic must not end the worker that reads it
         return {
             "body": body,
             "content-type": "application/data",

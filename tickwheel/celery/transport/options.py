@@ -67,7 +67,7 @@ def options_of(given: Mapping[str, Any], ssl: Any = None) -> Options:
     for name in ("visibility_timeout", "reconnect_timeout", "transient_expires"):
         if name in own:
             own[name] = _seconds(own[name], name)
-    if isinstance(own.get("timezone"), str):
+    if "timezone" in own:
         own["timezone"] = _zone(own["timezone"])
     client = {name: given[name] for name in CLIENT_OPTIONS if given.get(name) is not None}
     if isinstance(ssl, Mapping):
@@ -81,10 +81,12 @@ def _seconds(value: Any, name: str) -> float:
     return float(value)
 
 
-def _zone(name: str) -> tzinfo:
+def _zone(name: Any) -> tzinfo:
+    if isinstance(name, tzinfo):
+        return name
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, TypeError):
         raise ConfigError(
             f"The transport option timezone is {name!r}, which is no time zone.",
             advice="Use one such as Europe/Paris.",

@@ -47,7 +47,18 @@ def test_two_sends_of_the_same_are_told_apart() -> None:
     assert envelope.encode(message("1"), "", "q") != envelope.encode(message("1"), "", "q")
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"{}", b'{"headers": {}, "properties": {}}', b"17"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"\xff", b"[]", b"{}", b'{"headers": {}, "properties": {}}', b"17", b"[" * 60_000),
+        b'{"headers": {}, "properties": {}, "body": {"__type__": "decimal", "__value__": "abc"}}',
+        b'{"headers": {}, "properties": {"body_encoding": "base64"}, "body": "%%%"}',
+        b'{"headers": {"task": "t"}, "properties": {}, "body": ""}',
+        b'{"headers": {"task": ["t"], "id": "i"}, "properties": {}, "body": ""}',
+        b'{"headers": {}, "properties": {}, "body": "", "content-type": [1]}',
+        b'{"headers": {}, "properties": {}, "body": "", "content-encoding": 5}',
+    ],
+)
 def test_what_is_no_envelope_is_bytes(body: bytes) -> None:
     decoded = envelope.decode(body)
     assert decoded["body"] == body

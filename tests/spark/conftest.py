@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Pipeline: TypeAlias = Callable[..., Result]
 
 FAST = {
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",

@@ -6,7 +6,6 @@ come. So the header is taken out, kept beside, and put back for the task that ru
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
@@ -33,7 +32,8 @@ def eta_ms(eta: str | datetime, zone: tzinfo | None) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone or _zone_of_app())
-    return min(max(1, math.ceil((moment - _EPOCH) / timedelta(milliseconds=1))), MAX_TIME_MS)
+    # In whole numbers: a float is not exact to the microsecond, far off.
+    return min(max(1, -((_EPOCH - moment) // timedelta(milliseconds=1))), MAX_TIME_MS)
 
 
 def _zone_of_app() -> tzinfo:

@@ -158,7 +158,7 @@ def _wait_for_workers(cluster: Cluster, processes: list[subprocess.Popen[bytes]]
             break
         try:
             alive = [one for one in cluster.state()["workers"] if one["state"] == "ALIVE"]
-        except OSError:
+        except (OSError, ValueError):  # while it starts, the master answers with a page
             alive = []
         if len(alive) == len(WORKER_HOSTS):
             return

@@ -180,9 +180,8 @@ def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processe
     running["producer"].kill()
     running["producer"].wait()
     # However much the producer has left, as long as it becomes less.
-    while TaskRecord.objects.exclude(status="SUCCESSFUL").exists():
-        count = TaskRecord.objects.filter(status="SUCCESSFUL").count()
-        until(lambda count=count: TaskRecord.objects.filter(status="SUCCESSFUL").count() > count)
+    while left := TaskRecord.objects.exclude(status="SUCCESSFUL").count():
+        until(lambda left=left: TaskRecord.objects.exclude(status="SUCCESSFUL").count() < left)
     assert not OutboxMessage.objects.filter(time_acked=None).exists()
     ordered = sorted(int(text.split()[1]) for text in Letter.objects.values_list("text", flat=True))
     ran = sorted(args[0] for args in TaskRecord.objects.values_list("args", flat=True))

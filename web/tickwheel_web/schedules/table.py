@@ -69,7 +69,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "DELETE",
         _ONE,
         schedules.delete_schedule,
-        "End a schedule; what waits for its time is called back",
+        "End a schedule; what waits for its time is cancelled",
         _SEND,
         {200: DeletedSchedule},
         (404,),

@@ -407,8 +407,16 @@ class Connection:
         flight = acks.add(message_id, epoch)
         if len(flight.ids) >= FLIGHT_ACKS_MAX:
             flight.open = False
-        if not self._session.is_connected and len(self._acked_meanwhile) < _ACKED_MAX:
-            self._acked_meanwhile[acks, message_id] = flight
+        if not self._session.is_connected:
+            self._remember(acks, message_id, flight)
+
+    def _remember(self, acks: AckQueue, message_id: int, flight: AckFlight) -> None:
+        held = self._acked_meanwhile
+        if len(held) >= _ACKED_MAX:  # those of earlier times without a connection have counted
+            held = {key: one for key, one in held.items() if not _counted(one, key[1])}
+            self._acked_meanwhile = held
+        if len(held) < _ACKED_MAX:
+            held[acks, message_id] = flight
 
     def give_up(self, acks: AckQueue, message_id: int) -> None:
         """Makes a message a dead letter. Raises ClientClosed."""

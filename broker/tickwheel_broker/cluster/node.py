@@ -295,6 +295,7 @@ class Node:
                 nursery.start_soon(Heal(self._shared, follower).run)
                 nursery.start_soon(Trimming(self._shared, store.log, places).run)
                 await self._serve(store, replicator, self._membership.wait_not_chosen)
+                await _commit_rest(store, replicator)
                 await tail.wait(lambda: tail.place.end >= store.log.appended_position)
                 place = tail.place
                 nursery.cancel_scope.cancel()
@@ -309,6 +310,14 @@ class Node:
                     _keep_place(store, places, place)
             finally:
                 store.close(clean=False)
+
+
+async def _commit_rest(store: Store, replicator: Replicator) -> None:
+    """What was appended while the last answers left, as by connections that ended: otherwise this replica would wait
+    without end for what is in no shared log. Raises Deposed."""
+    while (ticket := store.begin_sync()) is not None:
+        await replicator.commit(ticket)
+        store.finish_sync(ticket)
 
 
 def _keep_place(store: Store, places: Places, place: Place) -> None:

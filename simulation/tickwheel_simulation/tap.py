@@ -132,10 +132,10 @@ def _tap_settling(store: Store, scene: Scene, life: int) -> None:
     settle.nack = tapped_nack
 
 
-def tapped_put(
-    put: Callable[[Outgoing, bytes], None], scene: Scene, is_dead: Callable[[], bool]
+def tapped_queue(
+    queue: Callable[[Outgoing, bytes], None], scene: Scene, is_dead: Callable[[], bool]
 ) -> Callable[[Outgoing, bytes], None]:
-    """`Outgoing.put`, which also tells the oracle which messages leave the broker."""
+    """`Outgoing.queue`, which also tells the oracle which messages leave the broker."""
 
     def tapped(outgoing: Outgoing, frames: bytes) -> None:
         _, given = scene.given.pop(id(frames), (b"", ()))
@@ -144,7 +144,7 @@ def tapped_put(
                 raise Violation("a node gives out what it leased after another one had replaced it")
             for one in given:
                 scene.oracle.left(one)
-        put(outgoing, frames)
+        queue(outgoing, frames)
 
     return tapped
 

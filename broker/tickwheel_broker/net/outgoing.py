@@ -55,11 +55,12 @@ class Outgoing:
         return self.queued_bytes + self._promised_bytes >= self._high_water_bytes
 
     def put(self, frames: bytes) -> None:
-        """Queue whole frames. After the end of the connection they are dropped."""
-        self._queue(frames)
+        """Queue whole frames, for the task to write. After the end of the connection they are dropped."""
+        self.queue(frames)
         self._bell.ring()
 
-    def _queue(self, frames: bytes) -> None:
+    def queue(self, frames: bytes) -> None:
+        """All that ever leaves comes through here. What is queued must be written, or the bell be rung."""
         self.put_bytes += len(frames)
         if not self._is_closed:
             self._chunks.append(frames)
@@ -72,7 +73,7 @@ class Outgoing:
 
     def _keep_promise(self, frames: bytes) -> None:
         self._promised -= 1
-        self._queue(frames)
+        self.queue(frames)
         self._write_at_once()
 
     def hold(self, frame: bytes) -> None:
@@ -84,7 +85,7 @@ class Outgoing:
         """Queue a frame that was held."""
         self._promised -= 1
         self._promised_bytes -= len(frame)
-        self._queue(frame)
+        self.queue(frame)
         self._write_at_once()
 
     def withdraw(self, frame: bytes) -> None:

@@ -88,7 +88,7 @@ class Broker:
         self.housekeeping = Housekeeping(store, clock, self.readers, self.publish)
         self.subscriptions = Subscriptions(
             store.groups, store.holders, store.deliver, store.settle, clock, self.commit, self.delivery,
-            self.readers, self.lifetime, self.publish,
+            self.readers, self.publish,
         )  # fmt: skip
         self.fetches = Fetches(
             store.groups, store.holders, store.settle, clock, self.delivery, self.readers, self.subscriptions,

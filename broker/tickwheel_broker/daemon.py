@@ -415,13 +415,13 @@ async def _accept_all(server: Server, listeners: list[Listener], scope: trio.Can
 
 
 async def _drain(broker: Broker, server: Server) -> None:
-    """Take no more sends, deliver nothing more, let clients finish, then give their messages back."""
+    """Take no more sends, deliver nothing more, let clients finish. What they still hold stays leased, as when a
+    connection is lost: they may be at work, and go on with it after the restart."""
     broker.drain()
     server.go_away("the broker is stopping")
     with trio.move_on_after(broker.settings.drain_timeout_ms / 1_000):
         await server.wait_empty()
-    released = server.give_leases_back()
-    _log.info("drained", leases_given_back=released)
+    _log.info("drained", connections_left=broker.counters.connections)
 
 
 def explain(error: BaseException, check_directory: Callable[[], None]) -> TickwheelError:

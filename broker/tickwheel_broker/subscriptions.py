@@ -18,7 +18,6 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.delivery import Delivery, Fetching, Subscription, Taker
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.group_commit import GroupCommit
-from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.engine.deliver import Deliver
 from timerlog.engine.groups import Groups, Holders
@@ -43,7 +42,6 @@ class Subscriptions:
     _commit: GroupCommit
     _delivery: Delivery
     _readers: Readers
-    _lifetime: Lifetime
     _publish: Callable[[], None]
     """Tells of what the engine has changed."""
     held: int = field(default=0, init=False)
@@ -89,15 +87,11 @@ class Subscriptions:
         return self._holders.outstanding(subscription.holder)
 
     def give_back(self, subscription: Subscription) -> int:
-        """End a subscription and give its messages to others at once; how many there were. When the broker is
-        stopping, that they were delivered is no attempt: the subscriber is not to blame."""
+        """End a subscription and give its messages to others at once; how many there were."""
         self._forget(subscription)
-        is_attempt = not self._lifetime.is_draining
         released = self._take_back(subscription)
         try:
-            released += self._settle.release_holder(
-                subscription.holder, self._clock.now_ms(), is_attempt=is_attempt
-            )
+            released += self._settle.release_holder(subscription.holder, self._clock.now_ms())
         except DiskFull as error:
             _tell_of_kept(subscription, error)
         self._publish()
@@ -112,9 +106,7 @@ class Subscriptions:
         async def work() -> int:
             nonlocal released
             try:
-                while some := self._settle.release_some(
-                    holder, self._clock.now_ms(), RELEASE_STEP, is_attempt=not self._lifetime.is_draining
-                ):
+                while some := self._settle.release_some(holder, self._clock.now_ms(), RELEASE_STEP):
                     released += some
                     self._publish()
                     await trio.lowlevel.checkpoint()
@@ -127,11 +119,8 @@ class Subscriptions:
         return work
 
     def lose(self, subscription: Subscription) -> None:
-        """The connection is gone: what the subscriber holds stays leased, because it may still be at work. What was to
-        be sent to it, and waited for the disk, goes to others at once."""
-        if self._lifetime.is_draining:
-            self.give_back(subscription)
-            return
+        """The connection is gone, also because the broker stops: what the subscriber holds stays leased, because it may
+        still be at work. What was to be sent to it, and waited for the disk, goes to others at once."""
         self._forget(subscription)
         if self._take_back(subscription):
             self._publish()

@@ -66,11 +66,17 @@ class Claims:
         syncs_s = _SYNCS * (_SLOW_SYNC_S if is_slow else profile.sync_delay_s)
         return 2 * one_way_s + syncs_s < _PART_OF_LEASE * profile.ack_wait_ms / 1_000
 
-    def begin(self, client: Client, message: Message, group: str, epoch: int) -> None:
-        """A handler has it."""
+    @staticmethod
+    def link_of(client: Client) -> object:
+        """Over which connection the client renews leases now; None: over none."""
         session = client._running
-        if session is not None and session.link is not None:
-            self._claims[message.token, group] = Claim(epoch, client, session.link)
+        return None if session is None else session.link
+
+    def begin(self, client: Client, link: object, message: Message, group: str, epoch: int) -> None:
+        """A handler has it. `link`: that of the client when it took the message; without a connection since, its lease
+        may have ended."""
+        if link is not None and link is self.link_of(client):
+            self._claims[message.token, group] = Claim(epoch, client, link)
 
     def end(self, message: Message, group: str) -> None:
         """It is done with it, in whatever way."""
@@ -85,8 +91,7 @@ class Claims:
         if claim is None or before is None or not self._is_in_time:
             return
         epoch, since_s, then = before
-        session = claim.client._running
-        is_same = session is not None and session.link is claim.link and then == now and claim.epoch == epoch
+        is_same = self.link_of(claim.client) is claim.link and then == now and claim.epoch == epoch
         held = message.group(lease.group)
         is_asked_for = message.is_stray or held.was_redelivered or message.is_stopped
         if is_same and not is_asked_for and not self._is_silent() and not self._scene.was_full(since_s):

@@ -74,8 +74,9 @@ class Consumer:
                 batch = await subscription.receive_batch(timeout=20)
                 if batch is None:
                     continue
+                link = self._world.claims.link_of(client)
                 for delivered in batch:
-                    await self._handle(client, delivered)
+                    await self._handle(delivered, client, link)
             if rng.random() < 0.5:
                 self._world.trace("leave", self._name)
                 raise _Abandon
@@ -101,10 +102,10 @@ class Consumer:
             else:
                 world.count("fetched", len(fetched))
                 for delivered in fetched:
-                    await self._handle(None, delivered)
+                    await self._handle(delivered)
 
-    async def _handle(self, client: Client | None, delivered: Any) -> None:
-        """`client`: what renews the lease meanwhile, if anything does."""
+    async def _handle(self, delivered: Any, client: Client | None = None, link: object = None) -> None:
+        """`client`: what renews the lease meanwhile, if anything does; `link`: over which connection."""
         world = self._world
         token = world.token_of(delivered.body)
         message = world.oracle.messages.get(token)
@@ -117,7 +118,7 @@ class Consumer:
         if message.id != delivered.id:
             raise Violation(f"{token} has the id {message.id}, and came as {delivered.id}")
         if client is not None:
-            world.claims.begin(client, message, self.group, delivered.epoch)
+            world.claims.begin(client, link, message, self.group, delivered.epoch)
         try:
             await self._work(delivered, message)
         finally:

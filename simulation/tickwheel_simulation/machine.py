@@ -23,6 +23,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve_broker, store_settings
 from tickwheel_broker.group_commit import Committer, InPlace, SyncFailed
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_native import memory
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.clock import WallClock
@@ -31,7 +32,7 @@ from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
 from tickwheel_simulation.network import MemoryListener
 from tickwheel_simulation.oracle import Violation
 from tickwheel_simulation.scene import Scene
-from tickwheel_simulation.tap import tap, tapped_queue
+from tickwheel_simulation.tap import tap, tapped_queue, tapped_unsubscribe
 from timerlog.errors import DamagedLog, DiskFull, StoreError
 from timerlog.files import mapped_file as region
 from timerlog.files.disk import LOG_FOLDER, segment_path
@@ -99,6 +100,11 @@ def _is_dead_here() -> bool:
     return machine is not None and machine.is_dead
 
 
+def _life_here() -> int:
+    machine = _here()
+    return machine.life if machine is not None else 0
+
+
 async def _run_job(queries: Queries, job: Job) -> bytes:
     """`Queries._run_process`, without a process: no other program may run beside a simulation."""
     machine = _here()
@@ -117,6 +123,13 @@ def installed(scene: Scene) -> Iterator[None]:
         patches.enter_context(mock.patch.object(checkpoints, "boot_id", _boot_id))
         patches.enter_context(
             mock.patch.object(Outgoing, "queue", tapped_queue(Outgoing.queue, scene, _is_dead_here))
+        )
+        patches.enter_context(
+            mock.patch.object(
+                SubscriptionRequests,
+                "unsubscribe",
+                tapped_unsubscribe(SubscriptionRequests.unsubscribe, scene, _life_here),
+            )
         )
         patches.enter_context(mock.patch.object(Queries, "_run_process", _run_job))
         yield
@@ -244,7 +257,6 @@ class Machine:
         if view.is_dead:
             return False
         self.state = store.look.state_hash()
-        self.scene.oracle.stopped_in_order()
         return True
 
     def _begin_life(self) -> None:

@@ -512,12 +512,6 @@ class Oracle:
                     message.cancelled = Known.MAYBE
         self._inside.clear()
 
-    def stopped_in_order(self) -> None:
-        """Leases were given back."""
-        for message in self.messages.values():
-            for held in message.held.values():
-                held.until_ms = 0
-
     def clock_went_back(self, by_ms: int, before_ms: int) -> None:
         """Leases end earlier, what was due stays due, and what is being sent may count from an earlier time."""
         for message in self.messages.values():

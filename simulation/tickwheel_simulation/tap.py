@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import Batch
+from tickwheel.protocol.bodies.requests import Unsubscribe, UnsubscribeOk
 from tickwheel.protocol.frames import HEADER_BYTES
 from tickwheel.protocol.limits import PREPARED_SUFFIX, TESTS_SUFFIX
 from tickwheel.protocol.messages import Delivery, decode_deliver, decode_fetch_ok
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.requests.answers import Asked
+from tickwheel_broker.requests.caller import Work
+from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.oracle import Given, Lease, Violation
 from tickwheel_simulation.scene import Scene
@@ -85,30 +89,16 @@ def tap(
 
     deliver: Any = store.deliver
     deliver.fetch = tapped_fetch
-    _tap_settling(store, scene, life)
+    _tap_settling(store, scene)
 
 
-def _tap_settling(store: Store, scene: Scene, life: int) -> None:
+def _tap_settling(store: Store, scene: Scene) -> None:
     settle: Any = store.settle
-    release, release_some = store.settle.release_holder, store.settle.release_some
     return_unseen, give_back, nack = store.settle.return_unseen, store.settle.give_back, store.settle.nack
-
-    def released(holder: int) -> None:
-        scene.trace("released", life, holder)
-        scene.oracle.released((life, holder))
-
-    def tapped_release(holder: int, now_ms: int, **options: Any) -> int:
-        released(holder)
-        return release(holder, now_ms, **options)
-
-    def tapped_release_some(holder: int, now_ms: int, count: int, **options: Any) -> int:
-        released(holder)
-        return release_some(holder, now_ms, count, **options)
 
     def tapped_return(
         group_id: int, holder: int, ids: Sequence[int], epochs: Sequence[int], now_ms: int
     ) -> int:
-        released(holder)
         scene.oracle.ids_may_come_again(ids)
         return return_unseen(group_id, holder, ids, epochs, now_ms)
 
@@ -127,9 +117,25 @@ def _tap_settling(store: Store, scene: Scene, life: int) -> None:
         scene.oracle.ids_may_come_again(ids)
         return give_back(group_id, ids, epochs, now_ms)
 
-    settle.release_holder, settle.release_some = tapped_release, tapped_release_some
     settle.return_unseen, settle.give_back = tapped_return, tapped_give_back
     settle.nack = tapped_nack
+
+
+Left: TypeAlias = Callable[[SubscriptionRequests, Unsubscribe, Asked], UnsubscribeOk | Work]
+
+
+def tapped_unsubscribe(unsubscribe: Left, scene: Scene, life: Callable[[], int]) -> Left:
+    """`SubscriptionRequests.unsubscribe`, which also tells the oracle who leaves. Only then may the broker give back
+    what somebody holds: what it does so by itself, at its own end for instance, is not excused."""
+
+    def tapped(requests: SubscriptionRequests, request: Unsubscribe, asked: Asked) -> UnsubscribeOk | Work:
+        subscription = asked.caller.subscriptions.get(request.subscription)
+        if subscription is not None:
+            scene.trace("released", life(), subscription.holder)
+            scene.oracle.released((life(), subscription.holder))
+        return unsubscribe(requests, request, asked)
+
+    return tapped
 
 
 def tapped_queue(

@@ -9,14 +9,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 import tickwheel
+import tickwheel.sync
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection, without_privileges
 from tickwheel.errors import NotConnected
-from tickwheel.protocol.bodies.requests import OpenTopic, Subscribe
-from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.bodies.requests import (
+    OpenTopic,
+    Subscribe,
+    SubscribeOk,
+    Unsubscribe,
+    UnsubscribeOk,
+)
+from tickwheel.protocol.frames import Frame, FrameType, encode_frame
+from tickwheel.protocol.messages import Delivery, decode_deliver
 from tickwheel_broker.exit_codes import ExitCode
 
 BROKEN_SYNC = """
@@ -138,30 +147,46 @@ async def check_that_nothing_is_lost(tmp_path: Path, stop: Callable[[Daemon], ob
             assert await client.cancel(id=far.id) == "cancelled"
 
 
-def test_shutdown_says_goodbye_and_gives_leases_back(tmp_path: Path) -> None:
+def test_shutdown_says_goodbye_and_leaves_leases_with_their_holders(tmp_path: Path) -> None:
+    """Unless they leave in order meanwhile."""
     settings = {"ack_wait": "1h", "max_backoff": "2h", "drain_timeout": "300ms"}
-    with Daemon(tmp_path / "data", **settings) as daemon, RawConnection(daemon.url) as raw:
-        raw.greet()
-        topic_id = raw.open_topic()
-        raw.request(FrameType.SUBSCRIBE, Subscribe("t", "g", 10, 10))
-        raw.send(one_send(topic_id, b"precious"))
-        frames = {raw.receive().type, raw.receive().type}
-        assert frames == {FrameType.SEND_OK, FrameType.DELIVER}
+    with (
+        Daemon(tmp_path / "data", **settings) as daemon,
+        RawConnection(daemon.url) as staying,
+        RawConnection(daemon.url) as leaving,
+    ):
+        groups = {}
+        for raw, group in ((staying, "stays"), (leaving, "leaves")):
+            raw.greet()
+            topic_id = raw.open_topic()
+            answer = raw.request(FrameType.SUBSCRIBE, Subscribe("t", group, 10, 10))
+            groups[group] = msgspec.msgpack.decode(answer.payload, type=SubscribeOk)
+        staying.send(one_send(topic_id, b"precious"))
+        frames = [staying.receive(), staying.receive()]
+        assert {frame.type for frame in frames} == {FrameType.SEND_OK, FrameType.DELIVER}
+        (receipt,) = [(one.ids[0], one.epochs[0]) for one in map(delivery_of, frames) if one is not None]
+        assert leaving.receive().type == FrameType.DELIVER
         daemon.process.terminate()
-        assert raw.receive().type == FrameType.GOAWAY
-        raw.send(one_send(topic_id, b"too late"))
-        refused = raw.receive()
+        assert staying.receive().type == leaving.receive().type == FrameType.GOAWAY
+        staying.send(one_send(topic_id, b"too late"))
+        refused = staying.receive()
         assert refused.type == FrameType.ERROR
         assert b"shutting_down" in refused.payload
-        assert raw.is_closed()
+        left = leaving.request(FrameType.UNSUBSCRIBE, Unsubscribe(groups["leaves"].subscription))
+        assert msgspec.msgpack.decode(left.payload, type=UnsubscribeOk).released == 1
+        assert staying.is_closed()
+        assert leaving.is_closed()
         assert daemon.wait_exit() == ExitCode.OK
-        assert daemon.wait_for_event("drained")["leases_given_back"] == 1
-    with Daemon(tmp_path / "data", **settings) as daemon, RawConnection(daemon.url) as raw:
-        raw.greet()
-        raw.request(FrameType.SUBSCRIBE, Subscribe("t", "g", 10, 10))
-        delivered = raw.receive()
-        assert delivered.type == FrameType.DELIVER
-        assert delivered.payload.endswith(b"precious")
+        assert daemon.wait_for_event("drained")["connections_left"] == 2
+    with Daemon(tmp_path / "data", **settings) as daemon, tickwheel.sync.Client(daemon.url) as client:
+        (again,) = client.fetch("t", "leaves", wait=timedelta(seconds=PATIENCE_S))
+        assert (again.body, again.epoch) == (b"precious", 2)
+        assert list(client.fetch("t", "stays")) == []
+        assert client.ack(groups["stays"].group_id, [receipt]) == ["acked"]
+
+
+def delivery_of(frame: Frame) -> Delivery | None:
+    return decode_deliver(frame.payload) if frame.type == FrameType.DELIVER else None
 
 
 def one_send(topic_id: int, body: bytes) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from tickwheel import Subscription
 from tickwheel.client.consumer.holding import Holding
 from tickwheel_broker.broker import Broker
+from tickwheel_broker.subscriptions import Subscriptions
 from tickwheel_simulation import run
 from tickwheel_simulation.disk import Inode
 from tickwheel_simulation.profile import Profile
@@ -147,6 +148,32 @@ def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None
 def test_leases_that_a_client_does_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Holding, "turn", lambda _holding, _now: math.inf)
     assert found("while a client that is connected handles it")
+
+
+@pytest.fixture
+def stops_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Profile.draw
+
+    def drawn(rng: Random) -> Profile:
+        return replace(draw(rng), stops=4.0, ack_wait_ms=10_000, max_backoff_ms=10_000)
+
+    monkeypatch.setattr(Profile, "draw", drawn)
+
+
+@pytest.mark.usefixtures("stops_often")
+def test_a_broker_that_gives_leases_back_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    drain, lose, stopping = Broker.drain, Subscriptions.lose, set()
+
+    def drained(broker: Broker) -> None:
+        stopping.add(broker.subscriptions)
+        drain(broker)
+
+    def lost(subscriptions: Subscriptions, subscription: Any) -> None:
+        (Subscriptions.give_back if subscriptions in stopping else lose)(subscriptions, subscription)
+
+    monkeypatch.setattr(Broker, "drain", drained)
+    monkeypatch.setattr(Subscriptions, "lose", lost)
+    assert found("has two holders", "is stale in", "overtakes")
 
 
 def test_a_subscription_that_is_cancelled_and_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

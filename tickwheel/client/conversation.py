@@ -549,7 +549,7 @@ class Conversation:
             if link.is_silent or link.draining or isinstance(error, NotOwner):
                 self._not_served(error, is_silent=link.is_silent)
         for subscription in {**self.subscriptions, **dict.fromkeys(link.subscriptions.values())}:
-            subscription.connection_lost(given_back=link.draining and not isinstance(error, NotOwner))
+            subscription.connection_lost()
         self._drained.set()
         open_calls = link.pending | link.refused
         written = [open_calls[correlation] for correlation in sorted(open_calls)]

@@ -31,8 +31,8 @@ class Receiver(Protocol):
     def lease_told(self, ack_wait_ms: int) -> None:
         """Leases of what is delivered from now on last so long."""
 
-    def connection_lost(self, *, given_back: bool) -> None:
-        """The connection broke. ``given_back``: the broker was stopping, and then gives all messages back."""
+    def connection_lost(self) -> None:
+        """The connection broke. What it has stays leased to it."""
 
     def forked(self, error: TickwheelError) -> None:
         """This process is a child of the one whose subscription it is."""

@@ -75,44 +75,38 @@ class Settle:
         self._tables, self._native, self._applier = engine.tables, engine.native, engine.applier
         self._scratch, self._changes = engine.scratch, engine.changes
 
-    def release_holder(self, holder: int, now_ms: int, *, is_attempt: bool = True) -> int:
-        """The subscriber left in good order: what it holds is given back at once. Returns how many. ``is_attempt``:
-        whether it was given these messages as far as the attempts that a message has are concerned. Raises
+    def release_holder(self, holder: int, now_ms: int) -> int:
+        """The subscriber left in good order: what it holds is given back at once. Returns how many. Raises
         ``DiskFull``: then the subscriber is gone all the same, and what it holds stays leased until its leases end."""
         released = 0
         try:
-            while some := self.release_some(holder, now_ms, MAX_BATCH, is_attempt=is_attempt):
+            while some := self.release_some(holder, now_ms, MAX_BATCH):
                 released += some
         finally:
             self._changes.woken.update(self._holders.groups.get(holder, ()))
             self._holders.drop(holder)
         return released
 
-    def release_some(self, holder: int, now_ms: int, limit: int, *, is_attempt: bool = True) -> int:
+    def release_some(self, holder: int, now_ms: int, limit: int) -> int:
         """Gives back up to ``limit`` messages that a subscriber holds, and returns how many; 0: it holds none any more.
         Raises ``DiskFull``."""
         for group_id in self._holders.groups.get(holder, ()):
             if group_id in self._tables.groups and self._holders.outstanding(holder):
-                released = self._release(group_id, holder, now_ms, limit, is_attempt)
+                released = self._release(group_id, holder, now_ms, limit)
                 if released:
                     return released
         return 0
 
-    def _release(self, group_id: int, holder: int, now_ms: int, limit: int, is_attempt: bool) -> int:
+    def _release(self, group_id: int, holder: int, now_ms: int, limit: int) -> int:
         count = delivery.held_by(
             self._native, group_id, holder, 0, limit, self._scratch.seqs, self._scratch.epochs
         )
         if not count:
             return 0
         seqs, epochs = self._scratch.seqs[:count].copy(), self._scratch.epochs[:count].copy()
-        if is_attempt:
-            runs = self._engine.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
-            self._writer.append_all(in_records(RecordType.RELEASE, group_id, runs))
-            self._applier.release(group_id, runs)
-        else:
-            runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
-            self._writer.append_all(_returned(group_id, runs, now_ms))
-            self._applier.returned(group_id, runs, now_ms)
+        runs = self._engine.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
+        self._writer.append_all(in_records(RecordType.RELEASE, group_id, runs))
+        self._applier.release(group_id, runs)
         self._changes.woken.add(group_id)
         return self.end_leases(group_id, seqs, epochs, now_ms)
 

@@ -176,9 +176,10 @@ class Connection:
         self._scope.cancel()
 
     def go_away(self, reason: str) -> None:
-        """Tell the client that the broker is stopping."""
+        """Tell the client that the broker is stopping, behind all that was given to it: it may hang up at once."""
         if self.is_greeted:
-            self.outgoing.put(encode_frame(FrameType.GOAWAY, 0, encode_body(GoAway(reason))))
+            frame = encode_frame(FrameType.GOAWAY, 0, encode_body(GoAway(reason)))
+            self._parts.commit.tell(self.outgoing, frame)
 
     def check_login(self) -> None:
         """Tokens have changed: what this connection may do is what they say now; if it is nothing, it is closed."""

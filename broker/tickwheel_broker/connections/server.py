@@ -102,15 +102,6 @@ class Server:
             self._nobody_left = trio.Event()
             await self._nobody_left.wait()
 
-    def give_leases_back(self) -> int:
-        """End all subscriptions and give back what they hold; how many messages."""
-        released = 0
-        for connection in self._connections:
-            for subscription in connection.subscriptions.values():
-                released += self._parts.subscriptions.give_back(subscription)
-            connection.subscriptions.clear()
-        return released
-
     async def flush(self) -> None:
         """Give every client a moment to read its last answers."""
         with trio.move_on_after(_FLUSH_S):

@@ -62,6 +62,8 @@ class Bench(NamedTuple):
     wires: list[Wire]
     nursery: trio.Nursery
     connections: list[trio.CancelScope]
+    ends: list[Connection]
+    """The server's."""
 
     async def sync(self) -> None:
         """Once, and everything that follows from it."""
@@ -110,13 +112,14 @@ async def served(
         broker = Broker(Settings(durability=durability, **settings), store, TrioClock(NOW_MS), disk, nursery)
         nursery.start_soon(broker.run)
         parts = connection_parts(broker)
-        scopes = []
+        scopes, ends = [], []
         for number, wire in enumerate(wires):
             scopes.append(scope := trio.CancelScope())
-            nursery.start_soon(_serve, Connection(parts, wire, number), scope)
+            ends.append(end := Connection(parts, wire, number))
+            nursery.start_soon(_serve, end, scope)
             wire.write(hello("wire"))
             await wire.wait_answers(0)
-        yield Bench(broker, disk, wires, nursery, scopes)
+        yield Bench(broker, disk, wires, nursery, scopes, ends)
         nursery.cancel_scope.cancel()
 
 
@@ -207,6 +210,40 @@ async def test_what_never_left_goes_to_others_and_was_no_attempt(store: Store) -
         assert sorted(receipts(frame)) == [(1, 2), (2, 2), (3, 1)]
         group = store.tables.groups[1].deliveries.items[:3]
         assert (group["epoch"] - group["base_epoch"]).tolist() == [1, 1, 1]
+
+
+async def test_goodbye_comes_behind_what_was_delivered(store: Store) -> None:
+    """A client may hang up on it at once: what came later would be leased, and in the hands of no client."""
+    async with served(store) as bench:
+        (wire,) = bench.wires
+        await bench.subscribe(wire)
+        await bench.send([b"x"])
+        bench.broker.drain()
+        bench.ends[0].go_away("it stops")
+        await trio.testing.wait_all_tasks_blocked()
+        assert types(wire) == [FrameType.SUBSCRIBE_OK]
+        await bench.sync()
+        assert types(wire)[1:] == [FrameType.DELIVER, FrameType.GOAWAY]
+
+
+async def test_what_has_left_stays_leased_while_the_broker_stops(store: Store) -> None:
+    """And what has not is taken back, as whenever a connection is lost."""
+    async with served(store) as bench:
+        (wire,) = bench.wires
+        await bench.subscribe(wire, batch=1)
+        await bench.send([b"a"])
+        await bench.sync()
+        assert types(wire)[1:] == [FrameType.DELIVER]
+        await bench.send([b"b"])
+        assert store.look.stats(NOW_MS)["leased"] == 2
+        bench.broker.drain()
+        bench.connections[0].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.look.stats(NOW_MS)["leased"] == 1
+        group = store.tables.groups[1].deliveries.items[:2]
+        assert (group["epoch"] - group["base_epoch"]).tolist() == [1, 0]
+        await bench.sync()
+        assert types(wire)[1:] == [FrameType.DELIVER]
 
 
 async def test_who_says_that_it_leaves_gets_nothing_that_waits(store: Store) -> None:

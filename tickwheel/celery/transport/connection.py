@@ -89,7 +89,8 @@ class Connection:
         to the end."""
         self._number = count()
         self._acked_meanwhile: dict[tuple[AckQueue, int], AckFlight] = {}
-        """Acked while there was no connection: a broker that was stopped may have taken these back before."""
+        """Acked while there was no connection: where that lasts longer than a lease, these are delivered again before
+        their acks arrive."""
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
         self._lost_at: float | None = None
@@ -226,11 +227,6 @@ class Connection:
     def leased_for(self, lease_s: float) -> None:
         """See ``Sink``."""
         self.leases.learn(lease_s)
-
-    def given_back(self, feed: Feed) -> None:
-        """See ``Sink``. What is being worked on is kept in mind: when the broker delivers it again, it is not new."""
-        for _, message in self._ready.pop(feed, ()):
-            self.leases.take(feed.acks, message.id)
 
     def ended(self, feed: Feed, error: TickwheelError) -> None:
         """See ``Sink``."""

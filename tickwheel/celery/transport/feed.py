@@ -41,9 +41,6 @@ class Sink(Protocol):
     def leased_for(self, lease_s: float) -> None:
         """Leases of what comes last so long."""
 
-    def given_back(self, feed: Feed) -> None:
-        """The broker was stopping and has taken back what was not settled."""
-
     def ended(self, feed: Feed, error: TickwheelError) -> None:
         """It cannot go on."""
 
@@ -160,11 +157,9 @@ class Feed:
         if (sink := self._sink()) is not None:
             sink.leased_for(ack_wait_ms / 1_000)
 
-    def connection_lost(self, *, given_back: bool) -> None:
+    def connection_lost(self) -> None:
         """See ``Receiver``."""
         self._number = None
-        if given_back and (sink := self._sink()) is not None:
-            sink.given_back(self)
 
     def forked(self, error: TickwheelError) -> None:
         """See ``Receiver``."""

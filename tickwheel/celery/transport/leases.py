@@ -56,8 +56,8 @@ class Leases:
         return self._turned_at + self.period_s if self._held else math.inf
 
     def add(self, acks: AckQueue, ids: Sequence[int], epochs: Sequence[int]) -> list[bool]:
-        """These came. For each whether it is new; else it is held already, and was only leased anew, because the
-        broker had been started again meanwhile."""
+        """These came. For each whether it is new; else it is held already, and was only leased anew, because its lease
+        had ended while there was no connection."""
         now = self._conversation.waits.now()
         if not self._held:
             self._turned_at = now

@@ -207,12 +207,6 @@ class Holding:
             self._lease_s = lease_s
             self._session.leases_changed(0.0)
 
-    def lost(self, *, given_back: bool) -> None:
-        """There is none any more. ``given_back``: the broker gave all messages back, because it stops."""
-        if given_back and self._lease_s:
-            for parcel in self._parcels:
-                parcel.until = -math.inf
-
     def add(self, batch: BaseBatch[Any], now: float) -> Parcel:
         """Messages came. ``now``: when, at the earliest."""
         parcel = Parcel(batch, now, now + self._lease_s if self._lease_s else math.inf)

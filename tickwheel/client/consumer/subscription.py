@@ -535,13 +535,11 @@ class Subscription(Generic[M, B]):
         self._buffered -= dropped
         self._arrived.set()
 
-    def connection_lost(self, *, given_back: bool) -> None:
-        """The connection broke; the session will subscribe again on the next one. ``given_back``: the broker was
-        stopping, and then gives all messages back."""
+    def connection_lost(self) -> None:
+        """The connection broke; the session will subscribe again on the next one."""
         self._number = None
         if self in self._session.subscriptions:
             self.acks.suspend()  # else it is ending, and what was acked goes over the next connection
-        self.holding.lost(given_back=given_back)
 
     def forked(self, error: TickwheelError) -> None:
         """See ``_forks``: what came is the parent's."""

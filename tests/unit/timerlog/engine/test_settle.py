@@ -131,14 +131,6 @@ def test_a_full_disk_keeps_no_number_of_a_subscriber_that_left(store: Store, top
     assert {store.holders.acquire(reader.group) for _ in range(HOLDERS - 1)} >= {reader.holder, again.holder}
 
 
-def test_when_the_broker_stops_nothing_was_an_attempt(store: Store, topic: int) -> None:
-    for _ in range(3):
-        reader = Reader(store, topic)
-        reader.fetch(5)
-        assert store.settle.release_holder(reader.holder, NOW_MS, is_attempt=False) == 5
-    assert Reader(store, topic).fetch(5) == [(message, 4) for message in range(1, 6)]
-
-
 # -- nack -----------------------------------------------------------------------------------------------------
 
 

@@ -118,7 +118,8 @@ class ThreadWorker:
         try:
             while not self._stopping.is_set():
                 message = subscription.receive()
-                if message is None:
+                if message is None:  # the subscription has ended
+                    self._stopping.set()
                     return
                 self._handle(message)
         except ClientClosed as error:

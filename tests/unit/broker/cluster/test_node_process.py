@@ -236,6 +236,42 @@ def test_one_that_stops_hands_over_and_can_start_again(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_leases_stay_with_their_holders_when_the_log_is_handed_over(tmp_path: Path, is_stopped: bool) -> None:
+    """By an owner that is stopped, and by one that is not to own it any more."""
+
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        one, two = nodes
+        one.assigner.choose(True)
+        await one.wait_role("owner")
+        urls = [node.url for node in nodes]
+        async with (
+            tickwheel.Client(urls) as client,
+            client.subscribe("t", credit=1) as subscription,
+            tickwheel.Client(urls) as another,
+            another.subscribe("t", credit=1) as other,
+        ):
+            sent = await client.send_many("t", [b"1", b"2"])
+            messages = [await one_of_them.receive(PATIENCE_S) for one_of_them in (subscription, other)]
+            assert sorted(message.id for message in messages if message is not None) == sorted(sent.ids())
+            one.assigner.choose(False)
+            if is_stopped:
+                await one.stop()
+            two.assigner.choose(True)
+            await two.wait_role("owner")
+            (third,) = (await client.send_many("t", [b"3"])).ids()
+            for message in messages:
+                assert message is not None
+                await message.ack(confirm=True)
+            found: list[tuple[int, int]] = []
+            while not found:  # what came again would come first
+                again = [await one_of_them.receive(0.05) for one_of_them in (subscription, other)]
+                found += [(message.id, message.epoch) for message in again if message is not None]
+            assert found == [(third, 1)]
+
+    run(tmp_path, scenario)
+
+
 def test_drained_by_http(tmp_path: Path) -> None:
     async def scenario(nodes: list[OneNode], log: Partition) -> None:
         (one,) = nodes

@@ -381,6 +381,24 @@ def test_the_blocking_twin() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_the_blocking_twin_ends_with_its_client() -> None:
+    with tickwheel.testing.broker() as broker, broker.sync_client() as client:
+        begun = threading.Event()
+
+        def handle(_: tickwheel.sync.Message) -> None:
+            begun.set()
+
+        worker = threading.Thread(
+            target=lambda: client.work("mails", handle, concurrency=2, signals=False), daemon=True
+        )
+        worker.start()
+        client.send("mails", b"x")
+        assert begun.wait(60)
+        client.close()
+        worker.join(60)
+        assert not worker.is_alive()
+
+
 async def _coroutine(_: Message) -> None: ...
 
 

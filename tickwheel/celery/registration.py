@@ -33,6 +33,7 @@ def register() -> None:
         ARRIVALS.append(fill_in)
     task_prerun.connect(put_back, weak=False, dispatch_uid="tickwheel.eta")
     worker_init.connect(lease_for_solo, weak=False, dispatch_uid="tickwheel.solo")
+    worker_init.connect(give_back_retries, weak=False, dispatch_uid="tickwheel.request")
 
 
 def lease_for_solo(sender: Any = None, **_: Any) -> None:
@@ -44,3 +45,12 @@ def lease_for_solo(sender: Any = None, **_: Any) -> None:
         options = dict(sender.app.conf.broker_transport_options or {})
         options.setdefault("visibility_timeout", _SOLO_LEASE_S)
         sender.app.conf.broker_transport_options = options
+
+
+def give_back_retries(sender: Any = None, **_: Any) -> None:
+    """For the signal ``worker_init``: a retry that has no room at the broker is not the end of its task. A ``Request``
+    of the app's own stays."""
+    from tickwheel.celery.request import CELERYS, REQUEST  # only workers need it
+
+    if sender is not None and sender.app.Task.Request == CELERYS:
+        sender.app.Task.Request = REQUEST

@@ -474,6 +474,13 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             connection.give_up(acks, message_id)
         self._settled()
 
+    def requeue_later(self, delivery_tag: str, delay_ms: int) -> None:
+        """The message comes again after a delay, and this delivery was no attempt. Raises ClientClosed."""
+        held = self._unacked.pop(delivery_tag, None)
+        if held is not None:
+            self._open.give_back(held[0], [held[1]], seen=True, delay_ms=delay_ms)
+        self._settled()
+
     def basic_recover(self, requeue: bool = True) -> None:
         """Gives back all that is un-acked here. Raises ClientClosed."""
         if not requeue:

@@ -418,23 +418,24 @@ class Connection:
         if len(held) < _ACKED_MAX:
             held[acks, message_id] = flight
 
-    def give_up(self, acks: AckQueue, message_id: int) -> None:
-        """Makes a message a dead letter. Raises ClientClosed."""
+    def give_up(self, acks: AckQueue, message_id: int, error: str = "") -> None:
+        """Makes a message a dead letter, because of ``error``. Raises ClientClosed."""
 
         def gave_up() -> None:
             epoch = self.leases.take(acks, message_id)
             if epoch is not None:
-                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True)
+                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=error)
 
         self.change(gave_up)
 
-    def give_back(self, acks: AckQueue, ids: Sequence[int], *, seen: bool) -> None:
-        """Gives messages back, to be delivered again at once; what was not ``seen`` was no attempt. Nothing happens
-        without a connection: then they come again when their leases end."""
+    def give_back(self, acks: AckQueue, ids: Sequence[int], *, seen: bool, delay_ms: int = 0) -> None:
+        """Gives messages back, to be delivered again at once, or after ``delay_ms``; what was not ``seen``, or is
+        delayed, was no attempt. Nothing happens without a connection: then they come again when their leases end."""
 
         def gave_back() -> None:
             held = [(one, epoch) for one in ids if (epoch := self.leases.take(acks, one)) is not None]
-            give_back(self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen)
+            receipts = [one for one, _ in held], [epoch for _, epoch in held]
+            give_back(self._session, acks, *receipts, seen=seen, delay_ms=delay_ms)
 
         if ids and not self._session.is_closed:
             self.change(gave_back)

@@ -11,6 +11,9 @@ from kombu.transport import base
 class Message(base.Message):  # type: ignore[misc]
     """See ``kombu.Message``. ``delivery_tag`` names group, id and epoch of the delivery."""
 
+    requeue_delay_ms = 0
+    """When a program that rejects it with ``requeue`` is given it again; 0: at once."""
+
     def __init__(self, raw: Mapping[str, Any], channel: Any, delivery_tag: str) -> None:
         properties = raw["properties"]
         super().__init__(
@@ -24,3 +27,11 @@ class Message(base.Message):  # type: ignore[misc]
             delivery_info=properties["delivery_info"],
             postencode="utf-8",
         )
+
+    def reject(self, requeue: bool = False) -> None:
+        """See ``kombu.Message``."""
+        if requeue and self.requeue_delay_ms and self.channel is not None and not self.acknowledged:
+            self.channel.requeue_later(self.delivery_tag, self.requeue_delay_ms)
+            self._state = "REQUEUED"
+        else:
+            super().reject(requeue=requeue)

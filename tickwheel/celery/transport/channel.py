@@ -18,7 +18,7 @@ from kombu.utils.uuid import uuid
 
 from tickwheel.celery.names import GROUP, queue_topic
 from tickwheel.celery.transport.connection import Connection
-from tickwheel.celery.transport.consumer import QueueConsumer, is_stale
+from tickwheel.celery.transport.consumer import QueueConsumer, fault_of, is_stale
 from tickwheel.celery.transport.envelope import decode
 from tickwheel.celery.transport.message import Message
 from tickwheel.celery.transport.sending import outgoing
@@ -418,6 +418,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 if not source.wants(routing_key) or is_stale(raw, found, declared):
                     connection.ack(acks, found.id)
                     continue
+                if fault := fault_of(raw, found):
+                    connection.give_up(acks, found.id, fault)
+                    continue
                 message = self.hand_out(raw, acks, found, consumer_tag="")
                 if no_ack:
                     self.basic_ack(message.delivery_tag)
@@ -464,15 +467,20 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """The message comes again at once; or, without ``requeue``, it becomes a dead letter. Raises ClientClosed."""
         connection = self._open
-        held = self._unacked.pop(delivery_tag, None)
-        if held is None:
+        if not requeue:
+            self.give_up(delivery_tag)
             return
-        acks, message_id = held
-        if requeue:
-            connection.give_back(acks, [message_id], seen=True)
-        else:
-            connection.give_up(acks, message_id)
-        self._settled()
+        held = self._unacked.pop(delivery_tag, None)
+        if held is not None:
+            connection.give_back(held[0], [held[1]], seen=True)
+            self._settled()
+
+    def give_up(self, delivery_tag: str, error: str = "") -> None:
+        """The message becomes a dead letter, because of ``error``. Raises ClientClosed."""
+        held = self._unacked.pop(delivery_tag, None)
+        if held is not None:
+            self._open.give_up(*held, error)
+            self._settled()
 
     def requeue_later(self, delivery_tag: str, delay_ms: int) -> None:
         """The message comes again after a delay, and this delivery was no attempt. Raises ClientClosed."""

@@ -37,6 +37,7 @@ T = TypeVar("T")
 _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _ACKED_MAX: Final = 100_000
+_ERROR_CHARS: Final = 1_000
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -424,7 +425,10 @@ class Connection:
         def gave_up() -> None:
             epoch = self.leases.take(acks, message_id)
             if epoch is not None:
-                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=error)
+                why = (
+                    error[:_ERROR_CHARS].encode(errors="backslashreplace").decode()
+                )  # a surrogate has no bytes
+                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=why)
 
         self.change(gave_up)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from itertools import count
 from operator import itemgetter
@@ -18,15 +18,18 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
 from tickwheel.blocking.session import BlockingSession
+from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
 from tickwheel.celery.transport.leases import Leases, give_back
 from tickwheel.celery.transport.options import Options
 from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
+from tickwheel.client.calls import RequestCall
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.protocol.bodies.admin import DeleteTopic
 from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES
 from tickwheel.protocol.messages import Delivery, FetchOk
@@ -97,6 +100,7 @@ class Connection:
         self._failure: TickwheelError | None = None
         self._watch: Watch | None = None
         self._is_closed = False
+        EXIT.opened(self)
 
     # -- its state --
 
@@ -460,11 +464,44 @@ class Connection:
             self.detach()
             self.leases.forget_all()
             self._ending.detach()
+            EXIT.closed(self)
             self.broker.close()
+
+    # -- the end of the process: see `exits.Owner` --
+
+    def own_topics(self) -> set[str]:
+        """See ``Owner``."""
+        if self._is_closed or self._session.is_closed or not self._session.is_connected:
+            return set()
+        sources = [source for queue in self.auto_deleted for source in self.topology.sources(queue)]
+        return {source.topic for source in sources if not source.is_shared}
+
+    def leave_topics(self, topics: Iterable[str], within_s: float) -> None:
+        """See ``Owner``."""
+        if not self._is_closed and self._session.is_connected:
+            for feed in [one for one in self._ready if one.topic in topics]:
+                self._consumers.pop(feed, None)
+                self.run(self._bounded(feed.leave(), within_s))
+
+    def delete_topics(self, topics: Iterable[str], within_s: float) -> None:
+        """See ``Owner``."""
+        for topic in topics:
+            # It may be gone, be read by others, or not be this client's to delete: the answer is not looked at.
+            call = RequestCall(DeleteTopic(topic=topic), self._session.deadline())
+            self.run(self._bounded(self._answered(call), within_s))
+
+    async def _answered(self, call: RequestCall) -> None:
+        await self._session.enqueue(call)
+        await call.done.wait()
+
+    async def _bounded(self, work: Coroutine[Any, Any, Any], within_s: float) -> None:
+        with self._session.waits.within(within_s):
+            await work
 
     def end_at_once(self) -> None:
         """As if this process had died: nothing is said to the broker."""
         self._is_closed = True
+        EXIT.closed(self)
         self.detach()
         self._ending()
 
@@ -474,6 +511,7 @@ class Connection:
         if self._watch is not None:
             self._watch.forget()
             self._watch = None
+        EXIT.closed(self)
         self.channels.clear()
         self._ending.detach()
         self.broker.close()

@@ -45,7 +45,9 @@ def send(app: Celery, *args: Any, hours: int) -> str:
 def test_celery_has_it(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "celery", "tickwheel", "--help"]
     said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert all(f"\n  {command} " in said for command in ("cancel", "doctor", "reschedule", "scheduled"))
+    assert all(
+        f"\n  {command} " in said for command in ("cancel", "doctor", "reschedule", "scheduled", "sweep")
+    )
 
 
 @pytest.mark.parametrize("command", ["cancel", "doctor", "reschedule", "scheduled"])

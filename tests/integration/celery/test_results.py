@@ -1,0 +1,64 @@
+"""Results by ``rpc://``: their topic goes with the process that waited for them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import tickwheel.sync
+from tests.integration.celery.conftest import wait_until
+from tests.integration.daemon_harness import Daemon
+from tickwheel.celery.replies import ReplyTopics
+from tickwheel.celery.transport.envelope import TASK_HEADER
+
+SENDING = """
+import sys, time
+from celery import Celery
+import tickwheel.celery
+
+app = Celery("app", broker=sys.argv[1], backend="rpc://")
+result = app.send_task("one", queue=sys.argv[2])
+try:
+    result.get(timeout=0.2)
+except Exception as error:
+    print(type(error).__name__, flush=True)
+if sys.argv[3] == "stays":
+    time.sleep(600)
+"""
+UUID = re.compile("[0-9a-f-]{36}")
+
+
+def replies(client: tickwheel.sync.Client) -> set[str]:
+    return {topic.name for topic in client.topics() if UUID.fullmatch(topic.name)}
+
+
+def program(daemon: Daemon, queue: str, directory: Path, end: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", SENDING, daemon.url, queue, end]
+    one = subprocess.Popen(words, cwd=directory, stdout=subprocess.PIPE, text=True)
+    assert one.stdout is not None
+    assert one.stdout.readline() == "TimeoutError\n"
+    return one
+
+
+def test_a_process_takes_its_results_with_it(daemon: Daemon, queue: str, tmp_path: Path) -> None:
+    with tickwheel.sync.Client(daemon.url) as client:
+        before = replies(client)
+        with program(daemon, queue, tmp_path, "ends") as one:
+            assert one.wait(60) == 0
+        assert replies(client) == before
+        assert TASK_HEADER in client.browse(queue)[0].headers  # it has sent
+
+
+def test_what_a_killed_process_leaves_is_swept(daemon: Daemon, queue: str, tmp_path: Path) -> None:
+    with tickwheel.sync.Client(daemon.url) as client:
+        before = replies(client)
+        with program(daemon, queue, tmp_path, "stays") as one:
+            (left,) = replies(client) - before
+            one.send_signal(signal.SIGKILL)
+            one.wait(60)
+        assert left in wait_until(lambda: ReplyTopics(client).sweep(timedelta(0)))
+        assert left not in replies(client)

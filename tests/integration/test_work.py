@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -153,6 +154,17 @@ def test_what_is_wrong_is_said(
     done = shell.run_process(("work", *words))
     assert done.returncode != 0
     assert says in done.stderr.decode()
+
+
+def test_a_place_that_is_taken_is_said(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(SLOW)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = shell.run_process(("work", "app:handlers", "--metrics", place))
+    said = done.stderr.decode()
+    assert done.returncode == 1
+    assert f"error [cannot_listen]: cannot listen on {place} for --metrics" in said
+    assert "a port that is free" in said
 
 
 def test_the_shortest_program_of_the_page(daemon: Daemon, shell: Shell, tmp_path: Path) -> None:

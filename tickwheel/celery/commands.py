@@ -169,9 +169,14 @@ def _when(eta: str | None, countdown: str | None) -> datetime | timedelta:
     try:
         if countdown is not None:
             return timedelta(milliseconds=parse_duration_ms(countdown))
-        moment = datetime.fromisoformat(eta or "")
     except (ValueError, OverflowError) as error:
-        raise click.UsageError(f"{error}.") from None
+        raise click.UsageError(f"--in: {error}.") from None
+    try:
+        moment = datetime.fromisoformat((eta or "").strip())
+    except ValueError:
+        raise click.UsageError(
+            f"--eta: {eta!r} is not a time; write it like 2031-05-01T09:00+02:00, or 2031-05-01T07:00Z."
+        ) from None
     if moment.utcoffset() is None:
         raise click.UsageError(f"{eta} does not say its UTC offset; write {eta}+02:00, or {eta}Z for UTC.")
     return moment

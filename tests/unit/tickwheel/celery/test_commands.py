@@ -102,7 +102,7 @@ def test_another_time(app: Celery) -> None:
     ("words", "said"),
     [
         (["--eta", "2031-05-01T09:00"], "does not say its UTC offset; write 2031-05-01T09:00+02:00"),
-        (["--eta", "tomorrow"], "tomorrow"),
+        (["--eta", "tomorrow"], "'tomorrow' is not a time; write it like 2031-05-01T09:00+02:00"),
         (["--in", "5"], "is not a duration; write for example"),
         (["--in", "1h", "--eta", "2031-05-01T09:00Z"], "either --eta or --in"),
         ([], "either --eta or --in"),

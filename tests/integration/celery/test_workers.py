@@ -25,6 +25,7 @@ import os, time
 from celery import Celery
 
 app = Celery("app", broker=os.environ["BROKER"])
+app.conf.broker_transport_options = {"keepalive": float(os.environ.get("KEEPALIVE", "15"))}
 app.conf.update(
     task_default_queue=os.environ["QUEUE"], task_ignore_result=True, broker_connection_retry_on_startup=True
 )
@@ -70,7 +71,7 @@ class Place:
         return self.out.read_text().splitlines() if self.out.exists() else []
 
     @contextmanager
-    def worker(self, *arguments: str) -> Iterator[Worker]:
+    def worker(self, *arguments: str, **environment: str) -> Iterator[Worker]:
         with Worker(
             PROGRAM,
             self.directory,
@@ -79,6 +80,7 @@ class Place:
             BROKER=self.url,
             QUEUE=self.queue,
             OUT=str(self.out),
+            **environment,
         ) as one:
             yield one
 
@@ -109,12 +111,15 @@ def test_a_worker_of_processes(place: Place) -> None:
 POOLS = [
     pytest.param("threads", marks=pytest.mark.ci),
     pytest.param("solo", marks=pytest.mark.ci),
-    pytest.param(
-        "gevent",
-        marks=[
-            pytest.mark.ci,
-            pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed"),
-        ],
+    *(
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.ci,
+                pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed"),
+            ],
+        )
+        for name in ("gevent", "eventlet")
     ),
 ]
 

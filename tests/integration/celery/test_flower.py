@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.celery.conftest import wait_until
 from tests.integration.celery.test_workers import Place
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tickwheel_bench.processes import wait_until
 
 pytestmark = [
     pytest.mark.ci,

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import tickwheel.sync
-from tests.integration.celery.conftest import Worker, wait_until
+from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
 from tests.integration.daemon_harness import Daemon
 from tickwheel.errors import DiskFull
+from tickwheel_bench.processes import wait_until
 
 # `held` begins, waits until the disk is full, and wants to be retried once.
 RETRYING = (

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 
 import tickwheel.sync
-from tests.integration.celery.conftest import wait_until
 from tests.integration.celery.test_workers import Place
 from tests.integration.daemon_harness import Daemon
 from tickwheel.celery.transport.envelope import decode
+from tickwheel_bench.processes import wait_until
 
 _WRONG: Final[list[Any]] = [
     True, -1, 1.5, 10**30, "", "\u0000wrong\n", "\ud800", "x" * 5_000, [], [None], [1, "2"], {}, {"a": [1]}, [[[]], {}],

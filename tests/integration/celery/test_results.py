@@ -10,10 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import tickwheel.sync
-from tests.integration.celery.conftest import wait_until
 from tests.integration.daemon_harness import Daemon
 from tickwheel.celery.replies import ReplyTopics
 from tickwheel.celery.transport.envelope import TASK_HEADER
+from tickwheel_bench.processes import wait_until
 
 SENDING = """
 import sys, time

@@ -11,10 +11,11 @@ import pytest
 import trustme
 
 import tickwheel.sync
-from tests.integration.celery.conftest import Worker, wait_until
+from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
 from tests.integration.daemon_harness import Daemon
 from tests.support.clients.certificates import Files
+from tickwheel_bench.processes import wait_until
 
 SIGNING = (
     PROGRAM

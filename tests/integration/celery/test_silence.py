@@ -10,9 +10,9 @@ from types import TracebackType
 
 import pytest
 
-from tests.integration.celery.conftest import wait_until
 from tests.integration.celery.test_workers import Place
 from tests.integration.daemon_harness import Daemon
+from tickwheel_bench.processes import wait_until
 
 
 class SilentProxy:

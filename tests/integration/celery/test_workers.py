@@ -14,8 +14,9 @@ from celery import Celery
 
 import tickwheel.celery
 import tickwheel.sync
-from tests.integration.celery.conftest import Worker, wait_until
+from tests.integration.celery.conftest import Worker
 from tests.integration.daemon_harness import Daemon
+from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT
 

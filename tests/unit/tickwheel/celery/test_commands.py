@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,10 @@ from click.testing import CliRunner, Result
 
 from tests.support.frameworks.celery_apps import app_of, holding
 from tickwheel.celery.commands import tickwheel
-from tickwheel.testing import TestBroker, broker
+from tickwheel.testing import TestBroker
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 USAGE, FAILED = 2, 1
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
-    with broker(start=START) as running:
-        yield running
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_worker_of_a_silent_broker_ends(daemon: Daemon, queue: str, tmp_path: 
     place = Place(daemon.url, queue, tmp_path)
     with SilentProxy(daemon.url) as proxy, place.app:
         place.url = proxy.url
-        with place.worker("--pool", pool, "-c", "1", KEEPALIVE="2") as worker:
+        with place.worker("--pool", pool, "-c", "1", KEEPALIVE="2", TIMEOUT="3") as worker:
             place.send("note", "before")
             wait_until(lambda: place.lines() == ["before"], place.lines)
             proxy.be_silent()

@@ -26,7 +26,9 @@ import os, time
 from celery import Celery
 
 app = Celery("app", broker=os.environ["BROKER"])
-app.conf.broker_transport_options = {"keepalive": float(os.environ.get("KEEPALIVE", "15"))}
+app.conf.broker_transport_options = {
+    "keepalive": float(os.environ.get("KEEPALIVE", 30)), "timeout": float(os.environ.get("TIMEOUT", 30))
+}
 app.conf.update(
     task_default_queue=os.environ["QUEUE"], task_ignore_result=True, broker_connection_retry_on_startup=True
 )

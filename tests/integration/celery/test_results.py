@@ -16,7 +16,7 @@ from tickwheel.celery.transport.envelope import TASK_HEADER
 from tickwheel_bench.processes import wait_until
 
 SENDING = """
-import sys, time
+import os, sys, time
 from celery import Celery
 import tickwheel.celery
 
@@ -28,6 +28,13 @@ except Exception as error:
     print(type(error).__name__, flush=True)
 if sys.argv[3] == "stays":
     time.sleep(600)
+if sys.argv[3] == "forks":
+    child = os.fork()
+    if child == 0:
+        sys.exit()  # its connections are the parent's
+    os.waitpid(child, 0)
+    print("forked", flush=True)
+    sys.stdin.read()
 """
 UUID = re.compile("[0-9a-f-]{36}")
 
@@ -38,7 +45,7 @@ def replies(client: tickwheel.sync.Client) -> set[str]:
 
 def program(daemon: Daemon, queue: str, directory: Path, end: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", SENDING, daemon.url, queue, end]
-    one = subprocess.Popen(words, cwd=directory, stdout=subprocess.PIPE, text=True)
+    one = subprocess.Popen(words, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert one.stdout is not None
     assert one.stdout.readline() == "TimeoutError\n"
     return one
@@ -51,6 +58,17 @@ def test_a_process_takes_its_results_with_it(daemon: Daemon, queue: str, tmp_pat
             assert one.wait(60) == 0
         assert replies(client) == before
         assert TASK_HEADER in client.browse(queue)[0].headers  # it has sent
+
+
+def test_a_child_of_a_process_takes_nothing_with_it(daemon: Daemon, queue: str, tmp_path: Path) -> None:
+    with tickwheel.sync.Client(daemon.url) as client:
+        before = replies(client)
+        with program(daemon, queue, tmp_path, "forks") as one:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "forked\n"
+            assert len(replies(client) - before) == 1
+            one.communicate()
+        assert replies(client) == before
 
 
 def test_what_a_killed_process_leaves_is_swept(daemon: Daemon, queue: str, tmp_path: Path) -> None:

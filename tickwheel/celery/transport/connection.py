@@ -469,16 +469,21 @@ class Connection:
 
     # -- the end of the process: see `exits.Owner` --
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether it is this process's, and there is a connection."""
+        return not self._is_closed and not self._session.is_closed and self._session.is_connected
+
     def own_topics(self) -> set[str]:
         """See ``Owner``."""
-        if self._is_closed or self._session.is_closed or not self._session.is_connected:
+        if not self._is_here:
             return set()
         sources = [source for queue in self.auto_deleted for source in self.topology.sources(queue)]
         return {source.topic for source in sources if not source.is_shared}
 
     def leave_topics(self, topics: Iterable[str], within_s: float) -> None:
         """See ``Owner``."""
-        if not self._is_closed and self._session.is_connected:
+        if self._is_here:
             for feed in [one for one in self._ready if one.topic in topics]:
                 self._consumers.pop(feed, None)
                 self.run(self._bounded(feed.leave(), within_s))

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from kombu.compression import get_decoder
 
 from tickwheel.celery.eta import ETA_HEADER
+from tickwheel.celery.transport.envelope import REPLY_HEADER
 
 _SHOWN_CHARS: Final = 200
 
@@ -64,7 +65,18 @@ _MAPPING: Final = _Rule("an object", _is_mapping)
 _SIGNATURES: Final = _Rule("a list of signatures", _are_signatures)
 _HEADERS: Final = {
     **dict.fromkeys(
-        (ETA_HEADER, "argsrepr", "group", "kwargsrepr", "lang", "origin", "parent_id", "root_id", "shadow"),
+        (
+            ETA_HEADER,
+            REPLY_HEADER,
+            "argsrepr",
+            "group",
+            "kwargsrepr",
+            "lang",
+            "origin",
+            "parent_id",
+            "root_id",
+            "shadow",
+        ),
         _TEXT,
     ),
     **dict.fromkeys(("group_index", "replaced_task_nesting", "retries"), _WHOLE),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 import tickwheel.sync
+from tests.integration.celery.test_workers import PROGRAM, Place
 from tests.integration.daemon_harness import Daemon
 from tickwheel.celery.replies import ReplyTopics
 from tickwheel.celery.transport.envelope import TASK_HEADER
@@ -68,6 +73,32 @@ def test_a_child_of_a_process_takes_nothing_with_it(daemon: Daemon, queue: str, 
             assert one.stdout.readline() == "forked\n"
             assert len(replies(client) - before) == 1
             one.communicate()
+        assert replies(client) == before
+
+
+@pytest.mark.ci
+def test_a_result_that_is_too_late_leaves_nothing(daemon: Daemon, queue: str, tmp_path: Path) -> None:
+    """And one that is awaited later comes."""
+    sending = (
+        "from app import app, say; import sys, tickwheel.celery; app.conf.result_backend = 'rpc://'\n"
+        "result = say.apply_async((sys.argv[1],), ignore_result=False)\n"
+        "if sys.argv[1] == 'awaited': print(result.get(timeout=60))\n"
+    )
+    place = Place(daemon.url, queue, tmp_path)
+    (tmp_path / "app.py").write_text(PROGRAM)
+    environment = {**os.environ, "BROKER": daemon.url, "QUEUE": queue, "OUT": str(place.out)}
+    said = partial(
+        subprocess.run, cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    with tickwheel.sync.Client(daemon.url) as client, place.app:
+        before = replies(client)
+        said([sys.executable, "-c", sending, "too late"])
+        with place.worker("--pool", "prefork", "-c", "1", RESULT_BACKEND="rpc://") as worker:
+            worker.wait_for("succeeded")
+            assert said([sys.executable, "-c", sending, "awaited"]).stdout == "None\n"
+            wait_until(lambda: client.group(queue, "celery").backlog == 0)
+            assert worker.stop() == 0
+        assert place.lines() == ["too late", "awaited"]
         assert replies(client) == before
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
 from tickwheel.blocking.session import BlockingSession
+from tickwheel.celery.names import queue_topic
 from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
@@ -30,6 +31,7 @@ from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
 from tickwheel.protocol.bodies.admin import DeleteTopic
+from tickwheel.protocol.bodies.requests import OpenTopic
 from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES
 from tickwheel.protocol.messages import Delivery, FetchOk
@@ -41,6 +43,9 @@ _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _ACKED_MAX: Final = 100_000
 _ERROR_CHARS: Final = 1_000
+_offered: Final[set[tuple[str, str]]] = set()
+"""Queues for replies whose topics this process has made, by the broker's URL and their name: all connections share
+them, because one may delete what another one uses."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -466,6 +471,30 @@ class Connection:
             self._ending.detach()
             EXIT.closed(self)
             self.broker.close()
+
+    def offers(self, queue: str) -> bool:
+        """Whether a queue for replies, which deletes itself, is at the broker: it is made if need be."""
+        key = self.broker.url, queue
+        if key in _offered:
+            return True
+        if queue not in self.auto_deleted or all(one.is_shared for one in self.topology.sources(queue)):
+            return False
+        call = RequestCall(OpenTopic(topic=queue_topic(queue), create=True), self._session.deadline())
+        try:
+            self.run(self._carried(call))
+        except TickwheelError as error:  # it may not make topics; then who replies does
+            logger.debug("the queue %r for replies was not made: %s", queue, error)
+            return False
+        _offered.add(key)
+        return True
+
+    def deleted(self, queue: str) -> None:
+        """A queue was deleted: it is made again before the next task that wants a reply there."""
+        _offered.discard((self.broker.url, queue))
+
+    async def _carried(self, call: RequestCall) -> None:
+        await self._session.enqueue(call)
+        await self._session.wait(call)
 
     # -- the end of the process: see `exits.Owner` --
 

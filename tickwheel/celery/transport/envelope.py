@@ -37,6 +37,8 @@ TASK_HEADER: Final = "celery-task"
 """Name of the task, in the headers at the broker: for people who look, and for queries."""
 ID_HEADER: Final = "celery-id"
 """Its id."""
+REPLY_HEADER: Final = "tickwheel_reply"
+"""Of a task: the queue of replies that its sender has made before. When it is there no more, nothing waits for them."""
 _HEADER_CHARS: Final = 255
 
 Arrival: TypeAlias = Callable[[Mapping[str, Any], MutableMapping[str, Any], MutableMapping[str, Any]], None]

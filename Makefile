@@ -62,7 +62,7 @@ types: $(VENV)/.dev $(VENV)/.compiled ## Check types (mypy --strict)
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(VENV)/.dev $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=--smoke)
+bench: $(VENV)/.dev $(VENV)/.compiled ## Measure throughput, lateness and memory (BENCH_ARGS=--smoke, BENCH_ARGS="celery --scale 0.3")
 	$(BIN)/python -m tickwheel_bench $(BENCH_ARGS)
 
 .PHONY: soak

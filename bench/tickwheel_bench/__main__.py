@@ -2,6 +2,12 @@
 
 import sys
 
+import click
+
 from tickwheel_bench import main
 
-sys.exit(main(sys.argv[1:]))
+try:
+    sys.exit(main(sys.argv[1:]))
+except click.ClickException as error:
+    error.show()
+    sys.exit(error.exit_code)

@@ -126,6 +126,11 @@ def _listing() -> str:
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
 @click.option("--smoke", is_flag=True, help=f"{SMOKE_SCALE:.0%} of the size: does everything work?")
 @click.option(
+    "--scale",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="This part of the size, such as 0.3. Of wheel anything below 1 is --smoke.  [default: 1]",
+)
+@click.option(
     "--only",
     multiple=True,
     type=click.Choice(list(comparison.FIGURES)),
@@ -147,6 +152,7 @@ def _listing() -> str:
 def bench(
     names: tuple[str, ...],
     smoke: bool,
+    scale: float | None,
     only: tuple[str, ...],
     servers: tuple[str, ...],
     directory: Path | None,
@@ -155,6 +161,9 @@ def bench(
     """Runs the named benchmarks, or all. Ends with 1 if a figure could not be measured."""
     if (only or servers) and names != ("rocketmq",):
         raise click.UsageError("--only and --server are for rocketmq alone")
+    if smoke and scale is not None:
+        raise click.UsageError(f"--smoke is --scale {SMOKE_SCALE}: use one of them")
+    size = SMOKE_SCALE if smoke else scale or 1.0
     chosen = {name: BENCHMARKS[name] for name in names or BENCHMARKS}
     if only or servers:
         chosen = {
@@ -162,17 +171,22 @@ def bench(
         }
     place = Path(tempfile.mkdtemp(prefix="tickwheel-bench-", dir=directory))
     try:
-        report = _run(chosen, SMOKE_SCALE if smoke else 1.0, place)
+        report = _run(chosen, size, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{'-smoke' if smoke else ''}.json"
+    path = out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{_mark(smoke, size)}.json"
     path.write_text(json.dumps(report, indent=2) + "\n")
     click.echo(f"written to {path}")
     failed = [each for figures in report["results"].values() for each in figures.get("failed", ())]
     for line in failed:
         click.echo(f"failed: {line}", err=True)
     return 1 if failed else 0
+
+
+def _mark(smoke: bool, size: float) -> str:
+    """In the file's name, so that figures of another size are not taken for those of the whole one."""
+    return "-smoke" if smoke else "" if size == 1.0 else f"-{size:g}"
 
 
 def _run(chosen: dict[str, tuple[str, Benchmark]], scale: float, place: Path) -> dict[str, Any]:

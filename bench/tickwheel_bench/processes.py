@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_S: Final = 60.0
 """How long a process may take to start or to end; far more than it needs, because machines are busy."""
@@ -25,14 +27,16 @@ _GUARD: Final = 'cat; kill -s KILL -- "$1"'
 
 
 def wait_until(
-    condition: Callable[[], bool], report: Callable[[], str], patience_s: float = PATIENCE_S
-) -> None:
-    """Asks again until it is so. Fails when that takes too long, and says what ``report`` says."""
+    condition: Callable[[], T], report: Callable[[], object] = lambda: "", patience_s: float = PATIENCE_S
+) -> T:
+    """Asks again until it is so; what the condition said then. Fails when that takes too long, and says what ``report``
+    says."""
     end = time.monotonic() + patience_s
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"this took longer than {patience_s:.0f} s; {report()}")
         time.sleep(0.02)
+    return found
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -25,6 +25,7 @@ from tests.integration.test_tokens import Place
 from tickwheel import sync
 from tickwheel.dramatiq import BrokerRetries, TickwheelBroker
 from tickwheel.errors import BadArgument, BadTopicName, ConnectionDenied
+from tickwheel_bench.processes import wait_until
 
 _numbers = count()
 JOIN_MS = int(PATIENCE_S * 1_000)
@@ -58,13 +59,6 @@ def working(broker: TickwheelBroker, threads: int = 4) -> Iterator[dramatiq.Work
         yield worker
     finally:
         worker.stop()
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def test_actors_are_called(broker: TickwheelBroker) -> None:
@@ -291,7 +285,7 @@ def test_many_at_once(broker: TickwheelBroker, client: sync.Client) -> None:
     assert len(waiting) == 2
     assert all(broker.cancel(one) == "cancelled" for one in sent if one.args == (999,))
     with working(broker):
-        until(lambda: len(seen) == 103)
+        wait_until(lambda: len(seen) == 103)
         broker.join("others", timeout=JOIN_MS)
     assert sorted(seen) == list(range(103))
     assert broker.enqueue_many([]) == []
@@ -307,7 +301,7 @@ def test_cancelled_in_time_and_too_late(broker: TickwheelBroker) -> None:
     later = note.send_with_options(args=("later",), delay=3_600_000)
     now = note.send("now")
     with working(broker):
-        until(lambda: seen)
+        wait_until(lambda: seen)
         assert broker.cancel(later) == "cancelled"
         broker.join("default", timeout=JOIN_MS)
         assert broker.cancel(now) in ("already_acked", "already_delivered")
@@ -382,7 +376,7 @@ def test_a_worker_holds_no_more_than_its_prefetch_and_gives_back_what_it_did_not
     topic = broker.topic_of("default")
     with working(broker, threads=1):
         assert begun.wait(PATIENCE_S)
-        until(lambda: client.groups(topic)[0].leased == 2)
+        wait_until(lambda: client.groups(topic)[0].leased == 2)
         is_free.set()
     (group,) = client.groups(topic)
     assert group.leased == 0
@@ -421,14 +415,14 @@ def test_a_paused_worker_keeps_what_it_has(broker: TickwheelBroker, client: sync
     wait.send()
     topic = broker.topic_of("default")
     with working(broker, threads=1) as worker:
-        until(lambda: calls)
+        wait_until(lambda: calls)
         consumer = worker.consumers["default"]
         consumer.pause()
         assert consumer.paused_event.wait(PATIENCE_S)
         assert client.groups(topic)[0].leased == 1
         is_free.set()
-        until(lambda: client.groups(topic)[0].acked == 1)
-        until(lambda: client.groups(topic)[0].subscribers == 0)
+        wait_until(lambda: client.groups(topic)[0].acked == 1)
+        wait_until(lambda: client.groups(topic)[0].subscribers == 0)
         consumer.resume()
         wait.send()
         broker.join("default", timeout=JOIN_MS)
@@ -520,7 +514,7 @@ def test_a_token_that_is_replaced(tmp_path: Path) -> None:
         made.enqueue(message)
         renewed = place.create("new", "publish:*", "consume:*")
         place.tokens("revoke", "old", "--yes")
-        until(lambda: is_denied(made))
+        wait_until(lambda: is_denied(made))
         file.write_text(renewed)
         assert not is_denied(made)
         made.close()

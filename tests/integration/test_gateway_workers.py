@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,16 @@ import pytest
 
 import tickwheel
 from tests.integration.cli_harness import Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.integration.daemon_harness import Daemon
 from tests.support.clients.http_client import get, scrape
 from tests.support.rocketmq.gateway_caller import CLIENT, Caller, consumer
 from tests.support.rocketmq.gateway_process import Gateway
 from tests.support.rocketmq.gateway_sending import message, transaction
-from tickwheel_bench.processes import children_of, is_gone
+from tickwheel_bench.processes import children_of, is_gone, wait_until
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code
 
 TWO = ("--workers", "2", "--invisible-min", "1s")
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Two:
@@ -48,7 +40,7 @@ class Two:
             (worker,) = (one for one in "01" if self.figure("connections", one) > before[one])
             if worker in found:
                 caller.channel.close()
-                until(lambda: self.figure("connections", worker) == before[worker])  # noqa: B023
+                wait_until(lambda: self.figure("connections", worker) == before[worker])  # noqa: B023
             else:
                 found[worker] = caller
         self.first, self.second = found["0"], found["1"]
@@ -111,7 +103,7 @@ def test_what_one_worker_renews_is_acked_at_the_other(two: Two) -> None:
     assert ack(two.second, "acked", found) == Code.OK
     assert received(two.first, "acked", wait_s=0) == []
     assert ack(two.first, "acked", found) == Code.OK, "the same answer again"
-    until(lambda: two.figure("renewed_receipts", "0") == 0)
+    wait_until(lambda: two.figure("renewed_receipts", "0") == 0)
     talk.hang_up()
 
 
@@ -181,7 +173,7 @@ def test_a_worker_that_is_killed_is_started_anew(daemon: Daemon, tmp_path: Path)
         workers = set(children_of(gateway.process.pid))
         os.kill(min(workers), signal.SIGKILL)
         lost = two.first if two.figure("worker_ready", "0") == 0 else two.second
-        until(lambda: sum(two.figure("worker_ready", worker) for worker in "01") == 2)
+        wait_until(lambda: sum(two.figure("worker_ready", worker) for worker in "01") == 2)
         assert sum(two.figure("worker_starts_total", worker) for worker in "01") == 3
         assert ack(lost, "killed", held) == Code.OK
         (other,) = received(lost, "killed")
@@ -189,7 +181,7 @@ def test_a_worker_that_is_killed_is_started_anew(daemon: Daemon, tmp_path: Path)
         workers |= set(children_of(gateway.process.pid))
         assert len(workers) == 3
         assert gateway.end() == 0
-        until(lambda: all(map(is_gone, workers)))
+        wait_until(lambda: all(map(is_gone, workers)))
         said = gateway.said()
         assert "again_in_s" in said
         assert "Traceback" not in said
@@ -201,7 +193,7 @@ def test_workers_end_with_their_supervisor(daemon: Daemon, tmp_path: Path) -> No
     with Gateway(daemon.unix_url, tmp_path, *TWO) as gateway:
         workers = children_of(gateway.process.pid)
         gateway.process.kill()
-        until(lambda: all(map(is_gone, workers)))
+        wait_until(lambda: all(map(is_gone, workers)))
         with Gateway(daemon.unix_url, tmp_path, *TWO, "--listen", gateway.address) as again:
             assert again.address == gateway.address
 
@@ -215,10 +207,10 @@ def test_a_second_signal_does_not_wait(daemon: Daemon, tmp_path: Path) -> None:
             os.kill(worker, signal.SIGSTOP)
         gateway.process.send_signal(signal.SIGTERM)
         base = gateway.metrics.removesuffix("/metrics")
-        until(lambda: get(f"{base}/readyz").status == 503)
+        wait_until(lambda: get(f"{base}/readyz").status == 503)
         assert gateway.process.poll() is None, "they have not ended"
         assert gateway.end() == 0
-        until(lambda: all(map(is_gone, workers)))
+        wait_until(lambda: all(map(is_gone, workers)))
 
 
 def test_a_port_that_is_taken_is_told_once(gateway: Gateway, daemon: Daemon, tmp_path: Path) -> None:
@@ -251,7 +243,7 @@ def test_serve_starts_them_beside_the_broker(tmp_path: Path) -> None:
     }
     with Daemon(tmp_path / "data", **settings) as daemon:
         address = str(daemon.wait_for_event("started", exactly=True)["rocketmq"])
-        until(lambda: _answers(address))
+        wait_until(lambda: _answers(address))
         (supervisor,) = children_of(daemon.process.pid)
         workers = children_of(supervisor)
         assert len(workers) == 2

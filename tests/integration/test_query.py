@@ -16,11 +16,11 @@ from pathlib import Path
 import anyio
 import pyarrow.ipc
 import pytest
-import trio
 
 import tickwheel
 from tests.integration.cli_harness import Serve, Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.integration.daemon_harness import Daemon
+from tests.support.clients.waiting import until
 from tickwheel.errors import BadArgument, BadQuery, QueryFailed, QueryTimeout, QueryUnavailable
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "query.md"
@@ -217,14 +217,6 @@ def processes_of(daemon: Daemon) -> list[int]:
             if b"timerlog.query" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
-
-
-async def until(holds: object) -> None:
-    """Waits for something that is about to hold."""
-    assert callable(holds)
-    with trio.fail_after(PATIENCE_S):
-        while not holds():
-            await trio.sleep(0.01)
 
 
 # The command line ---------------------------------------------------------------------------------

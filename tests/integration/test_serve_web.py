@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from ssl import create_default_context
@@ -18,6 +16,7 @@ from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.clients.certificates import Files
 from tests.support.clients.http_client import get
+from tickwheel_bench.processes import wait_until
 
 
 def with_web(directory: Path, **settings: object) -> Daemon:
@@ -31,13 +30,6 @@ def url_of(daemon: Daemon) -> str:
 def children(daemon: Daemon) -> list[int]:
     """All that it has started so far."""
     return [event["pid"] for event in daemon.events() if event["event"] == "process started"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:
@@ -80,7 +72,7 @@ def test_nothing_is_left_of_a_broker_that_was_killed(tmp_path: Path) -> None:
     # The next one has the port at once.
     with with_web(tmp_path / "data", web_port=int(url.rpartition(":")[2])):
         assert get(f"{url}/v1/stats").status == 200
-    until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid))
     assert is_refused(url)
 
 
@@ -129,7 +121,7 @@ def test_with_tls_that_is_renewed_and_tokens(tmp_path: Path) -> None:
         before = certificate()
         files.issue()
         daemon.process.send_signal(signal.SIGHUP)
-        until(lambda: certificate() != before)
+        wait_until(lambda: certificate() != before)
 
 
 @pytest.mark.parametrize(

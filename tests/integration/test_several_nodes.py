@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.integration.losing import Losing
 from tests.integration.test_lost_answers import CASES, nothing
 from tests.support.clients.crash_load import Ledger, MixedLoad
+from tests.support.clients.waiting import until
 from tests.support.cluster import in_a_cluster
 from tickwheel import AckRefused, Client, NotConnected, SendUncertain, sync
 from tickwheel.protocol.frames import FrameType
@@ -150,12 +151,6 @@ class SyncLoad(threading.Thread):
 
     def _client(self) -> sync.Client:
         return sync.Client(self._url, timeout=PATIENCE_S, connect_timeout=PATIENCE_S)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not is_so():
-            await trio.sleep(0.01)
 
 
 async def test_nothing_answered_is_lost_or_doubled_under_load(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tickwheel.blocking.wire import Wire
 from tickwheel.errors import BadArgument, ClientClosed, NotConnected, TickwheelError
 from tickwheel.protocol.machine import ClientMachine
 from tickwheel.testing import TestBroker, broker
+from tickwheel_bench.processes import wait_until
 from timerlog.files.lock import owner_of
 
 PATIENCE_S = 10
@@ -150,13 +151,6 @@ def stay_in(block: AbstractContextManager[Any]) -> None:
 def calls_of(client: sync.Client) -> int:
     """How many requests are under way."""
     return len(client._running._live)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def test_interrupted_while_it_waits_for_a_message(client: sync.Client) -> None:

@@ -18,6 +18,7 @@ import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon, RawConnection
 from tests.support.clients.certificates import Files
+from tests.support.clients.waiting import until
 from tickwheel.errors import (
     BadToken,
     ClientClosed,
@@ -63,12 +64,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        while not condition():
-            await anyio.sleep(0.02)
 
 
 async def try_to_log_in(url: str, **options: Any) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ import trio
 import tickwheel
 from tests.integration.cli_harness import Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tickwheel_bench.processes import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "consumers.md"
 
@@ -36,13 +38,6 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 @pytest.fixture
 def shell(daemon: Daemon, tmp_path: Path) -> Shell:
     return Shell(tmp_path, daemon.url)
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.02)
 
 
 def blocks(language: str) -> list[str]:
@@ -74,7 +69,7 @@ def test_the_program_of_the_page(daemon: Daemon, shell: Shell, tmp_path: Path) -
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["topics"] == ["mails", "invoices"]
-        until(lambda: (acked(client, "mails"), acked(client, "invoices")) == (2, 1))
+        wait_until(lambda: (acked(client, "mails"), acked(client, "invoices")) == (2, 1))
         figures = get(told["metrics"])[1]
         assert 'tickwheel_work_messages_total{group="default",outcome="done",topic="mails"} 2.0' in figures
         assert 'tickwheel_work_concurrency{group="default",topic="mails"} 50.0' in figures
@@ -107,10 +102,10 @@ def test_a_second_signal_does_not_wait_and_what_was_handled_was_no_attempt(
     with tickwheel.sync.Client(daemon.url) as client:
         client.send("mails", b"a")
         process = shell.popen("work", "app:handlers")
-        until(lambda: begun(tmp_path))
+        wait_until(lambda: begun(tmp_path))
         process.terminate()
         assert process.stderr is not None
-        until(lambda: b"stops; 1 messages" in process.stderr.readline())
+        wait_until(lambda: b"stops; 1 messages" in process.stderr.readline())
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
         fetched = client.fetch("mails", wait=timedelta(seconds=PATIENCE_S))
@@ -123,10 +118,10 @@ def test_what_a_killed_worker_had_comes_again(daemon: Daemon, shell: Shell, tmp_
     with tickwheel.sync.Client(daemon.url) as client:
         client.send("mails", b"a")
         with shell.popen("work", "app:handlers") as process:
-            until(lambda: begun(tmp_path))
+            wait_until(lambda: begun(tmp_path))
             process.kill()
         with shell.popen("work", "app:handlers") as process:
-            until(lambda: acked(client, "mails") == 1)
+            wait_until(lambda: acked(client, "mails") == 1)
             process.terminate()
         assert begun(tmp_path) == {"begun-a-1", "begun-a-2"}
 
@@ -155,6 +150,17 @@ def test_what_is_wrong_is_said(
     assert says in done.stderr.decode()
 
 
+def test_a_place_that_is_taken_is_said(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(SLOW)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = shell.run_process(("work", "app:handlers", "--metrics", place))
+    said = done.stderr.decode()
+    assert done.returncode == 1
+    assert f"error [cannot_listen]: cannot listen on {place} for --metrics" in said
+    assert "a port that is free" in said
+
+
 def test_the_shortest_program_of_the_page(daemon: Daemon, shell: Shell, tmp_path: Path) -> None:
     first = blocks("python")[0]
     with tickwheel.sync.Client(daemon.url) as client:
@@ -162,7 +168,7 @@ def test_the_shortest_program_of_the_page(daemon: Daemon, shell: Shell, tmp_path
         with subprocess.Popen(
             [sys.executable, "-c", first], cwd=tmp_path, env=shell.environment, stdout=subprocess.PIPE
         ) as process:
-            until(lambda: acked(client, "mails") == 1)
+            wait_until(lambda: acked(client, "mails") == 1)
             process.terminate()
             assert process.communicate(timeout=PATIENCE_S)[0] == b"hello\n"
         assert process.returncode == 0

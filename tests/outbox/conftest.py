@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+import tickwheel
 from tests.support.outbox.databases import DatabaseServer, MariaServer, PostgresServer, server_for_tests
 from tests.support.outbox.relaying import Messages
 from tickwheel import outbox
+from tickwheel._embedded import EmbeddedBroker
 
 SERVERS = {"postgresql": "postgres_server", "mariadb": "maria_server"}
 """The databases that are servers, and the fixture of each."""
@@ -17,6 +20,22 @@ SERVERS = {"postgresql": "postgres_server", "mariadb": "maria_server"}
 
 DURABLE_SERVERS = {"postgresql": "durable_postgres_server", "mariadb": "durable_maria_server"}
 """Those that are killed, and keep their promises then."""
+
+
+_topics = count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One for a module."""
+    with tickwheel.embedded(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    """One that no other test uses."""
+    return f"topic-{next(_topics)}"
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-import tickwheel
 from tests.support.clients.cancelling import Canceller, each_step, run
 from tests.support.outbox.relaying import PATIENCE_S, Messages, check_once
 from tickwheel._embedded import EmbeddedBroker
@@ -25,12 +24,6 @@ from tickwheel.outbox.threads import finish_in_thread
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 SOME_STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 40, 60)
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("body", sa.String(100), nullable=False))
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with tickwheel.embedded(tmp_path_factory.mktemp("endings")) as running:
-        yield running
 
 
 @pytest.fixture

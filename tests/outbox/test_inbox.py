@@ -6,7 +6,6 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,6 @@ class Failed(Exception):
     """The user's code failed."""
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with tickwheel.embedded(tmp_path_factory.mktemp("inbox")) as running:
-        yield running
-
-
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
     """The user's own engine, with the inbox's table and one for effects."""
@@ -55,14 +48,6 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine = sa.create_engine(database_url)
     yield engine
     engine.dispose()
-
-
-_topics = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"received-{next(_topics)}"
 
 
 def effects(engine: sa.Engine) -> list[str]:

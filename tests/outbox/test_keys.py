@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 
-from tests.support.stores.key_spaces import tables_of, wait_until, work_off, worker
+from tests.support.stores.key_spaces import tables_of, work_off, worker
 from tickwheel.outbox import (
     Account,
     Accounted,
@@ -33,6 +33,7 @@ from tickwheel.outbox import (
 from tickwheel.outbox.keys import leases, queues, steps
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from tickwheel.outbox.keys.operations import columns_of
+from tickwheel_bench.processes import wait_until
 
 LARGEST = 2**63 - 1
 

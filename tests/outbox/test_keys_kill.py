@@ -16,7 +16,7 @@ from tests.outbox.keys_worker import PROGRAM
 from tests.support.clients.forking import Programs
 from tests.support.outbox.databases import OUTBOX, DatabaseServer
 from tests.support.run.profile import amount
-from tests.support.stores.key_spaces import is_done, wait_until
+from tests.support.stores.key_spaces import is_done
 from tickwheel.outbox import (
     DatabaseBusy,
     DatabaseUnavailable,
@@ -27,6 +27,7 @@ from tickwheel.outbox import (
     Operation,
     Put,
 )
+from tickwheel_bench.processes import wait_until
 
 SERVICES = ("dispatcher", "executor")
 SENDERS = (b"a", b"m", b"z")

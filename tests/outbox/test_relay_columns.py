@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 
 import pytest
 import sqlalchemy as sa
@@ -12,20 +11,6 @@ import tickwheel
 from tests.support.outbox.relaying import LATER_NS, STEPS, Messages, in_topic, interrupted
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import BadTable, Relay
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with tickwheel.embedded(tmp_path_factory.mktemp("columns")) as running:
-        yield running
-
-
-_numbers = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"by-column-{next(_numbers)}"
 
 
 @pytest.fixture

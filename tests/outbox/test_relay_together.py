@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from itertools import count
 from typing import Any
 
 import anyio
@@ -16,20 +15,6 @@ from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import Relay
 
 LATER_MS = -(-LATER_NS // 1_000_000)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with tickwheel.embedded(tmp_path_factory.mktemp("relay")) as running:
-        yield running
-
-
-_topics = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"together-{next(_topics)}"
 
 
 async def test_a_commit_wakes_the_relay(broker: EmbeddedBroker, messages: Messages, topic: str) -> None:

@@ -127,6 +127,37 @@ def doctor(context: click.Context, queues: tuple[str, ...], as_json: bool) -> No
         context.exit(_NOT_ALL)
 
 
+@tickwheel.command()
+@click.option(
+    "--idle",
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="What was neither read nor written for so long.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say which.")
+@_json_option
+@click.pass_context
+def sweep(context: click.Context, idle: str, dry_run: bool, as_json: bool) -> None:
+    """Delete topics of results (rpc://) that processes left which were killed."""
+    from tickwheel.celery.broker import client_of
+    from tickwheel.celery.replies import ReplyTopics
+
+    try:
+        duration = timedelta(milliseconds=parse_duration_ms(idle))
+    except (ValueError, OverflowError) as error:
+        raise click.UsageError(f"--idle: {error}.") from None
+    with _failures(), client_of(_app(context), "celery sweep") as client:
+        found = ReplyTopics(client).sweep(duration, dry_run=dry_run)
+    if as_json:
+        _print_json(found)
+        return
+    for name in found:
+        click.echo(name)
+    noun = "topic" if len(found) == 1 else "topics"
+    click.echo(f"{len(found):,} {noun} {'would be deleted' if dry_run else 'deleted'}", err=True)
+
+
 def _app(context: click.Context) -> Any:
     return context.obj.app
 
@@ -138,9 +169,14 @@ def _when(eta: str | None, countdown: str | None) -> datetime | timedelta:
     try:
         if countdown is not None:
             return timedelta(milliseconds=parse_duration_ms(countdown))
-        moment = datetime.fromisoformat(eta or "")
     except (ValueError, OverflowError) as error:
-        raise click.UsageError(f"{error}.") from None
+        raise click.UsageError(f"--in: {error}.") from None
+    try:
+        moment = datetime.fromisoformat((eta or "").strip())
+    except ValueError:
+        raise click.UsageError(
+            f"--eta: {eta!r} is not a time; write it like 2031-05-01T09:00+02:00, or 2031-05-01T07:00Z."
+        ) from None
     if moment.utcoffset() is None:
         raise click.UsageError(f"{eta} does not say its UTC offset; write {eta}+02:00, or {eta}Z for UTC.")
     return moment

@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from kombu.serialization import loads
 
+from tickwheel.celery.transport.envelope import REPLY_HEADER
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_TIME_MS
 
 ETA_HEADER: Final = "tickwheel_eta"
 """Where the ETA is kept."""
+_OURS: Final = (ETA_HEADER, REPLY_HEADER)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -79,11 +81,8 @@ def put_back(task: Any = None, **_: Any) -> None:
     """For the signal ``task_prerun``: ``self.request.eta`` is what the sender said."""
     request: Any = getattr(task, "request", None)
     eta = getattr(request, ETA_HEADER, None)
-    if not eta:
-        return
-    if not request.eta:
+    if eta and not request.eta:
         request.eta = eta
-    if request.headers:  # what a task passes on to others
-        request.headers = {
-            name: value for name, value in request.headers.items() if name != ETA_HEADER
-        } or None
+    headers = getattr(request, "headers", None)
+    if headers and any(name in headers for name in _OURS):  # what a task passes on to others
+        request.headers = {name: value for name, value in headers.items() if name not in _OURS} or None

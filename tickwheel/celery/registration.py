@@ -11,12 +11,15 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from tickwheel.celery.eta import put_back
 from tickwheel.celery.slots import fill_in
+from tickwheel.celery.task_message import fault_of_message, fault_of_payload
 from tickwheel.celery.transport.envelope import ARRIVALS
+from tickwheel.celery.transport.message import CHECKS, Check
 
 TRANSPORT: Final = "tickwheel.celery.transport.transport:Transport"
 """Where Kombu finds it; also for ``broker_transport``."""
 
 DRIVER: Final = "tickwheel"
+_TASKS: Final = Check(fault_of_message, fault_of_payload)
 _SOLO_LEASE_S: Final = 3600.0
 """As long as Redis has it."""
 
@@ -33,6 +36,8 @@ def register() -> None:
         ARRIVALS.append(fill_in)
     task_prerun.connect(put_back, weak=False, dispatch_uid="tickwheel.eta")
     worker_init.connect(lease_for_solo, weak=False, dispatch_uid="tickwheel.solo")
+    worker_init.connect(check_tasks, weak=False, dispatch_uid="tickwheel.check")
+    worker_init.connect(give_back_retries, weak=False, dispatch_uid="tickwheel.request")
 
 
 def lease_for_solo(sender: Any = None, **_: Any) -> None:
@@ -44,3 +49,18 @@ def lease_for_solo(sender: Any = None, **_: Any) -> None:
         options = dict(sender.app.conf.broker_transport_options or {})
         options.setdefault("visibility_timeout", _SOLO_LEASE_S)
         sender.app.conf.broker_transport_options = options
+
+
+def give_back_retries(sender: Any = None, **_: Any) -> None:
+    """For the signal ``worker_init``: a retry that has no room at the broker is not the end of its task. A ``Request``
+    of the app's own stays."""
+    from tickwheel.celery.request import CELERYS, REQUEST  # only workers need it
+
+    if sender is not None and sender.app.Task.Request == CELERYS:
+        sender.app.Task.Request = REQUEST
+
+
+def check_tasks(**_: Any) -> None:
+    """For the signal ``worker_init``: a worker is given no task message that would end it."""
+    if _TASKS not in CHECKS:
+        CHECKS.append(_TASKS)

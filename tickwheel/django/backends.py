@@ -20,6 +20,9 @@ def tickwheel_backends() -> list[TickwheelBackend]:
 
 def backend_named(alias: str) -> TickwheelBackend:
     """For commands. Raises CommandError."""
+    aliases = list(task_backends)
+    if alias not in aliases:
+        raise CommandError(f"TASKS has no backend {alias!r}. Name one with --backend: {', '.join(aliases)}.")
     try:
         backend = task_backends[alias]
         if not isinstance(backend, TickwheelBackend):

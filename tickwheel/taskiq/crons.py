@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from tickwheel.errors import BadSchedule
+from tickwheel.sharing.cron_days import has_both_days
 
 _HOUR: Final = timedelta(hours=1)
 _MOST_HOURS: Final = range(-12, 15)
@@ -21,7 +22,7 @@ def checked_cron(cron: str) -> str:
             advice="Use five fields, such as '30 9 * * MON-FRI'.",
         )
     _, _, day, _, weekday = fields
-    if not day.startswith("*") and not weekday.startswith("*"):
+    if has_both_days(day, weekday):
         raise BadSchedule(
             f"{cron!r} has both a day of the month and a day of the week: Taskiq wants both to fit, and here one is "
             "enough.",

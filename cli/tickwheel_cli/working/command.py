@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,16 +92,7 @@ def work(
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     client = Client(current_session().url, name="work")
-    try:
-        anyio.run(partial(_serve, client, handlers, drain, place), backend=backend)
-    except OSError as error:
-        if place is None or error.strerror is None:
-            raise
-        raise CommandError(
-            "cannot_listen",
-            f"cannot listen on {metrics}: {error.strerror}",
-            "Choose another place for --metrics.",
-        ) from None
+    anyio.run(partial(_serve, client, handlers, drain, place), backend=backend)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -137,13 +129,15 @@ async def _serve(client: Client, handlers: Handlers, drain: timedelta, place: tu
     from tickwheel.client.consumer.message import Batch
     from tickwheel.worker.worker import Worker
 
-    async with client:
+    async with AsyncExitStack() as stack:
+        opened = None if place is None else await _listening(stack, place)
+        await stack.enter_async_context(client)
         worker = Worker(client, Batch, handlers, drain=drain)
         async with anyio.create_task_group() as group:
             told: dict[str, Any] = {"ready": True, "topics": [handler.topic for handler in handlers]}
-            if place is not None:
-                told["metrics"] = await group.start(_watch, client, worker, place)
-            at = f"; {told['metrics']}" if place is not None else ""
+            if place is not None and opened is not None:
+                told["metrics"] = await group.start(_watch, client, worker, place[0], opened)
+            at = f"; {told['metrics']}" if opened is not None else ""
             print_result(told, f"{', '.join(told['topics'])}: waiting for messages{at}")
             await worker.run(signals=True)
             group.cancel_scope.cancel()
@@ -153,21 +147,36 @@ async def _nothing() -> None:
     """The figures are looked at when they are asked for."""
 
 
-async def _watch(client: Client, worker: Worker, place: tuple[str, int], *, task_status: Any) -> None:
+async def _listening(stack: AsyncExitStack, place: tuple[str, int]) -> Any:
+    """Listens there, as long as ``stack`` is open. Raises CommandError."""
+    import anyio
+
+    try:
+        opened = await anyio.create_tcp_listener(local_host=place[0], local_port=place[1])
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise CommandError(
+            "cannot_listen",
+            f"cannot listen on {place[0]}:{place[1]} for --metrics: {reason}",
+            "Choose an address of this machine and a port that is free; with port 0 any is taken.",
+        ) from None
+    return await stack.enter_async_context(opened)
+
+
+async def _watch(client: Client, worker: Worker, host: str, opened: Any, *, task_status: Any) -> None:
     import anyio
     from anyio.abc import SocketAttribute
 
     from tickwheel.sharing.listener import Listener
     from tickwheel_cli.working.figures import Figures
 
-    opened = await anyio.create_tcp_listener(local_host=place[0], local_port=place[1])
     watching = Listener(
         Figures(worker.tallies), lambda: client.is_connected and not worker.is_stopping, _nothing
     )
     async with anyio.create_task_group() as group:
         for one in opened.listeners:
             group.start_soon(watching.listen, one)
-        host, port = place[0], opened.listeners[0].extra(SocketAttribute.local_address)[1]
+        port = opened.listeners[0].extra(SocketAttribute.local_address)[1]
         task_status.started(f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
 
 

@@ -6,16 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import pytest
 
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tickwheel_bench.processes import wait_until
 
 _numbers = count()
 
@@ -79,12 +78,3 @@ class Worker:
     ) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
-
-
-def wait_until(condition: Callable[[], Any], tell: Callable[[], object] = lambda: "") -> Any:
-    """What the condition says when it is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"it did not come to that: {tell()}"
-        time.sleep(0.02)
-    return found

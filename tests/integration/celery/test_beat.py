@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import tickwheel.sync
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import Slot
+from tickwheel_bench.processes import wait_until
 
 pytestmark = pytest.mark.ci
 
@@ -116,14 +116,6 @@ class Project:
         return (self.folder / f"{program}.log").read_text()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    """Asks again until it is so."""
-    end = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as running:
@@ -144,10 +136,10 @@ BEAT = ("beat", "--scheduler", "tickwheel", "--loglevel", "INFO")
 def test_tasks_come_with_two_beats_and_with_none(project: Project, daemon: Daemon) -> None:
     with project.running(*WORKER):
         with project.running(*BEAT), project.running(*BEAT):
-            until(lambda: project.log("beat").count("the broker keeps 3 schedules") == 2)
-            until(lambda: len(project.notes("tick")) >= 3)
+            wait_until(lambda: project.log("beat").count("the broker keeps 3 schedules") == 2)
+            wait_until(lambda: len(project.notes("tick")) >= 3)
         with_beats = len(project.notes("tick"))
-        until(lambda: len(project.notes("tick")) >= with_beats + 3)
+        wait_until(lambda: len(project.notes("tick")) >= with_beats + 3)
     ids = project.notes("tick")
     with tickwheel.sync.Client(daemon.url) as client:
         start_ms = client.schedule(NAME).start_ms
@@ -161,10 +153,10 @@ def test_tasks_come_with_two_beats_and_with_none(project: Project, daemon: Daemo
 
 def test_an_entry_that_is_gone_runs_no_more(project: Project, daemon: Daemon) -> None:
     with project.running(*BEAT):
-        until(lambda: "the broker keeps 3 schedules: 3 new" in project.log("beat"))
+        wait_until(lambda: "the broker keeps 3 schedules: 3 new" in project.log("beat"))
     project.configure({"other": {"task": "note", "schedule": 3600, "args": ["other"]}})
     with project.running(*BEAT):
-        until(lambda: "the broker keeps 2 schedules: 1 new, 0 changed, 2 deleted" in project.log("beat"))
+        wait_until(lambda: "the broker keeps 2 schedules: 1 new, 0 changed, 2 deleted" in project.log("beat"))
     with tickwheel.sync.Client(daemon.url) as client:
         assert {one.name for one in client.schedules()} == {"celery.other", "celery.project.backend_cleanup"}
 
@@ -172,7 +164,7 @@ def test_an_entry_that_is_gone_runs_no_more(project: Project, daemon: Daemon) ->
 def test_a_revoke_tells_the_truth(project: Project) -> None:
     with project.running(*WORKER):
         running = project.python("print(long.delay().id)")
-        until(lambda: project.notes("began") == [running])
+        wait_until(lambda: project.notes("began") == [running])
         scheduled = project.python("print(note.apply_async(('late',), countdown=3600).id)")
         done = project.celery("tickwheel", "cancel", running, scheduled, "none", "--json")
         assert done.returncode == 1, done.stderr
@@ -184,10 +176,10 @@ def test_a_revoke_tells_the_truth(project: Project) -> None:
         # Workers are told, too: one that runs is ended if that is asked for.
         program = f"print(app.control.revoke({running!r}, terminate=True)[{running!r}])"
         assert project.python(program) == "already_delivered"
-        until(lambda: f"Terminating {running}" in project.log("worker"))
+        wait_until(lambda: f"Terminating {running}" in project.log("worker"))
         kept = project.python("print(note.apply_async(('kept',), countdown=3600).id)")
         assert project.celery("tickwheel", "reschedule", kept, "--in", "0s").returncode == 0
-        until(lambda: project.notes("kept") == [kept])
+        wait_until(lambda: project.notes("kept") == [kept])
         seen = project.celery("inspect", "scheduled").stdout
         assert "tickwheel@" in seen
         assert "celery@" in seen

@@ -13,8 +13,8 @@ import pytest
 
 import tickwheel.celery
 import tickwheel.sync
-from tests.integration.celery.conftest import wait_until
 from tests.integration.daemon_harness import Daemon
+from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT
 

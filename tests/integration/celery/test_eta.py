@@ -129,3 +129,27 @@ def test_protocol_1_is_refused_with_an_eta_only(shared: TestBroker, queue: str) 
             send(app, queue, countdown=60)
         send(app, queue)
         assert _next(connection, queue).payload["task"] == "report"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"task_id": "a\ud800"}, "a lone surrogate at 1"),
+        ({"task_id": "\udfff", "countdown": 5}, "a lone surrogate at 0"),
+        ({"task_id": 17}, "is 17, and not text"),
+    ],
+)
+def test_an_id_that_is_no_text_is_refused(
+    shared: TestBroker, queue: str, options: dict[str, Any], says: str
+) -> None:
+    with app_of(shared) as one, pytest.raises(BadArgument, match=says) as refused:
+        send(one, queue, **options)
+    assert refused.value.advice
+
+
+def test_a_task_that_is_sent_again_is_another_message(shared: TestBroker, queue: str) -> None:
+    """As the page says of a send that has failed."""
+    with app_of(shared) as one, shared.sync_client() as client:
+        for _ in range(2):
+            send(one, queue, task_id="the same")
+        assert len(client.browse(queue)) == 2

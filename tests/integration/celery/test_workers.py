@@ -14,8 +14,9 @@ from celery import Celery
 
 import tickwheel.celery
 import tickwheel.sync
-from tests.integration.celery.conftest import Worker, wait_until
+from tests.integration.celery.conftest import Worker
 from tests.integration.daemon_harness import Daemon
+from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT
 
@@ -25,6 +26,9 @@ import os, time
 from celery import Celery
 
 app = Celery("app", broker=os.environ["BROKER"])
+app.conf.broker_transport_options = {
+    "keepalive": float(os.environ.get("KEEPALIVE", 30)), "timeout": float(os.environ.get("TIMEOUT", 30))
+}
 app.conf.update(
     task_default_queue=os.environ["QUEUE"], task_ignore_result=True, broker_connection_retry_on_startup=True
 )
@@ -70,7 +74,7 @@ class Place:
         return self.out.read_text().splitlines() if self.out.exists() else []
 
     @contextmanager
-    def worker(self, *arguments: str) -> Iterator[Worker]:
+    def worker(self, *arguments: str, **environment: str) -> Iterator[Worker]:
         with Worker(
             PROGRAM,
             self.directory,
@@ -79,6 +83,7 @@ class Place:
             BROKER=self.url,
             QUEUE=self.queue,
             OUT=str(self.out),
+            **environment,
         ) as one:
             yield one
 
@@ -109,12 +114,15 @@ def test_a_worker_of_processes(place: Place) -> None:
 POOLS = [
     pytest.param("threads", marks=pytest.mark.ci),
     pytest.param("solo", marks=pytest.mark.ci),
-    pytest.param(
-        "gevent",
-        marks=[
-            pytest.mark.ci,
-            pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed"),
-        ],
+    *(
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.ci,
+                pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed"),
+            ],
+        )
+        for name in ("gevent", "eventlet")
     ),
 ]
 

@@ -53,7 +53,14 @@ SUITES: Final = {
         f"celery-{name.replace('_', '-')}": Suite(
             _CELERY, (f"t/integration/test_{name}.py",), wants_redis=True
         )
-        for name in ("inspect", "worker", "beat", "group_chains", "loader")
+        for name in (
+            "inspect",
+            "worker",
+            "beat",
+            "group_chains",
+            "loader",
+            "serialization",
+        )
     },
     "celery-canvas": Suite(_CELERY, ("t/integration/test_canvas.py",), wants_redis=True),
 }

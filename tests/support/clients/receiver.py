@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
+from tests.support.clients.serving import ServerThread
+
 
 @dataclass(frozen=True)
 class Received:
@@ -73,10 +75,10 @@ class Receiver:
             def handle_error(self, request: object, client_address: object) -> None:
                 pass  # who asked was killed
 
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
+        server = Server(("127.0.0.1", 0), Handler)
+        self.port = server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._serving = ServerThread(server)
 
     def _write_down(self, request: Received) -> None:
         with self._changed:
@@ -91,12 +93,10 @@ class Receiver:
             )
 
     def __enter__(self) -> Receiver:
-        self._thread.start()
+        self._serving.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.stop()

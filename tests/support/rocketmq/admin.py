@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 import tickwheel.sync
+from tests.support.clients.serving import ServerThread
 from tickwheel.errors import TopicExists
 from tickwheel_gateway.wire.names import topic_of
 
@@ -53,11 +54,11 @@ class Administration:
         self._client = tickwheel.sync.connect(url)
         self._lock = threading.Lock()
         self._topics: dict[str, int] = {}
-        self._server = _Server(("127.0.0.1", 0), _Connection)
-        self._server.answer = self._answer
-        host, port = self._server.server_address[:2]
+        server = _Server(("127.0.0.1", 0), _Connection)
+        server.answer = self._answer
+        host, port = server.server_address[:2]
         self.address = f"{host!s}:{port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._serving = ServerThread(server)
 
     @property
     def made(self) -> list[str]:
@@ -67,15 +68,13 @@ class Administration:
 
     def __enter__(self) -> Administration:
         self._client.__enter__()
-        self._thread.start()
+        self._serving.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.stop()
         self._client.__exit__(kind, error, trace)
 
     def _answer(self, code: int, fields: dict[str, str]) -> Answer:

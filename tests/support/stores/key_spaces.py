@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import anyio
@@ -54,11 +53,3 @@ def is_done(space: KeySpace) -> bool:
     """Whether the outboxes are empty."""
     stats = space.stats()
     return stats.deliverable_messages == 0 == stats.executable_messages
-
-
-def wait_until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
-    """The same without an event loop. Fails when that takes too long, and says what ``report`` says."""
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, report()
-        time.sleep(0.02)

@@ -53,3 +53,25 @@ def test_parts_of_a_benchmark_are_chosen(tmp_path: Path, monkeypatch: pytest.Mon
     assert chosen == [(command.SMOKE_SCALE, ("both", "retry"), ("tickwheel",))]
     with pytest.raises(click.UsageError, match="rocketmq alone"):
         tickwheel_bench.main(["disk", "--only", "both"])
+
+
+def test_a_part_of_the_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scales: list[float] = []
+
+    def disk(_: Path, scale: float) -> dict[str, object]:
+        scales.append(scale)
+        return {}
+
+    monkeypatch.setitem(command.BENCHMARKS, "disk", ("", disk))
+    words = ["disk", "--directory", str(tmp_path), "--out", str(tmp_path / "out")]
+    for more in ([], ["--smoke"], ["--scale", "0.3"]):
+        assert tickwheel_bench.main([*words, *more]) == 0
+    assert scales == [1.0, command.SMOKE_SCALE, 0.3]
+    assert [path.name for path in (tmp_path / "out").glob("*Z-0.3.json")]
+    for wrong, says in (
+        (["--scale", "0"], "range"),
+        (["--scale", "2"], "range"),
+        (["--scale", "1", "--smoke"], "one of"),
+    ):
+        with pytest.raises(click.UsageError, match=says):
+            tickwheel_bench.main([*words, *wrong])

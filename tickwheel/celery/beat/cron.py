@@ -16,6 +16,7 @@ from celery.schedules import crontab, crontab_parser
 from cronsim import CronSim, CronSimError
 
 from tickwheel.celery.beat.errors import NotOnBroker
+from tickwheel.sharing.cron_days import has_both_days
 
 
 class _Field(NamedTuple):
@@ -41,8 +42,7 @@ def cron_expression(schedule: crontab) -> str:
     """The cron expression with the same times. Raises NotOnBroker if there is none."""
     parts = [_written(schedule, field) for field in _FIELDS]
     days, weekdays = parts[2], parts[4]
-    # Celery wants both fields of days to agree. To cron one of them is enough, unless one begins with a star.
-    if not days.startswith("*") and not weekdays.startswith("*"):
+    if has_both_days(days, weekdays):
         raise NotOnBroker(
             "it restricts both day_of_month and day_of_week, where Celery wants both to agree, and cron one of them"
         )

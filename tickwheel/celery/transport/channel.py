@@ -12,14 +12,15 @@ from itertools import count
 from typing import Any, Final
 
 from amqp.protocol import queue_declare_ok_t
+from celery import current_task
 from kombu.exceptions import ChannelError
 from kombu.transport import base
 from kombu.utils.uuid import uuid
 
 from tickwheel.celery.names import GROUP, queue_topic
 from tickwheel.celery.transport.connection import Connection
-from tickwheel.celery.transport.consumer import QueueConsumer, is_stale
-from tickwheel.celery.transport.envelope import decode
+from tickwheel.celery.transport.consumer import QueueConsumer, fault_of, is_stale
+from tickwheel.celery.transport.envelope import REPLY_HEADER, decode
 from tickwheel.celery.transport.message import Message
 from tickwheel.celery.transport.sending import outgoing
 from tickwheel.celery.transport.topology import Binding, Source, queue_of
@@ -215,6 +216,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                     self.queue_purge(queue)
         connection.topology.forget_queue(queue)
         connection.auto_deleted.discard(queue)
+        connection.deleted(queue)
         return size
 
     def end_consumers(self, queue: str) -> None:
@@ -294,6 +296,12 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         exchange, routing_key = exchange or "", routing_key or ""
         declared = connection.topology.exchanges.get(exchange)
         is_to_topics = declared is not None and declared.kind == "topic"
+        if not exchange and self._is_reply_for_none(message, routing_key):
+            logger.debug("a reply to %r was dropped: its queue is gone", routing_key)
+            return
+        reply_to = message["properties"].get("reply_to")
+        if "task" in message["headers"] and isinstance(reply_to, str) and connection.offers(reply_to):
+            message = {**message, "headers": {**message["headers"], REPLY_HEADER: reply_to}}
         ours = outgoing(message, exchange, routing_key, connection.options, is_to_topics=is_to_topics)
         has_route = False
         for topic in connection.topology.targets(exchange, routing_key):
@@ -310,6 +318,15 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 logger.warning("a message to %r was dropped: %s", exchange, error)
         if mandatory and not has_route:
             self._returned(message, exchange, routing_key)
+
+    def _is_reply_for_none(self, message: Mapping[str, Any], queue: str) -> bool:
+        """Whether this is the reply of the task that runs to a queue that its sender had made, and that is gone. AMQP
+        forgets such a reply."""
+        task: Any = current_task
+        request = getattr(task, "request", None)
+        if "task" in message["headers"] or getattr(request, REPLY_HEADER, None) != queue:
+            return False
+        return not self._is_there(queue)
 
     def _has_readers(self, topic: str, *, is_to_topics: bool) -> bool:
         """Whether a queue is bound there. Without one a message has no route, and AMQP forgets it. That there is none
@@ -376,6 +393,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def _delete_own_topic(self, queue: str) -> None:
         """The queue deletes itself. What is a group of an exchange ends by itself, or with the connection: so a
         consumer that soon comes back, as that of a worker's commands does after an error, has missed nothing."""
+        self._open.deleted(queue)
         for source in self._open.topology.sources(queue):
             if not source.is_shared:
                 with suppress(UnknownTopic, TopicInUse):
@@ -417,6 +435,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 routing_key = raw["properties"]["delivery_info"].get("routing_key") or ""
                 if not source.wants(routing_key) or is_stale(raw, found, declared):
                     connection.ack(acks, found.id)
+                    continue
+                if fault := fault_of(raw, found):
+                    connection.give_up(acks, found.id, fault)
                     continue
                 message = self.hand_out(raw, acks, found, consumer_tag="")
                 if no_ack:
@@ -464,14 +485,26 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """The message comes again at once; or, without ``requeue``, it becomes a dead letter. Raises ClientClosed."""
         connection = self._open
-        held = self._unacked.pop(delivery_tag, None)
-        if held is None:
+        if not requeue:
+            self.give_up(delivery_tag)
             return
-        acks, message_id = held
-        if requeue:
-            connection.give_back(acks, [message_id], seen=True)
-        else:
-            connection.give_up(acks, message_id)
+        held = self._unacked.pop(delivery_tag, None)
+        if held is not None:
+            connection.give_back(held[0], [held[1]], seen=True)
+            self._settled()
+
+    def give_up(self, delivery_tag: str, error: str = "") -> None:
+        """The message becomes a dead letter, because of ``error``. Raises ClientClosed."""
+        held = self._unacked.pop(delivery_tag, None)
+        if held is not None:
+            self._open.give_up(*held, error)
+            self._settled()
+
+    def requeue_later(self, delivery_tag: str, delay_ms: int) -> None:
+        """The message comes again after a delay, and this delivery was no attempt. Raises ClientClosed."""
+        held = self._unacked.pop(delivery_tag, None)
+        if held is not None:
+            self._open.give_back(held[0], [held[1]], seen=True, delay_ms=delay_ms)
         self._settled()
 
     def basic_recover(self, requeue: bool = True) -> None:

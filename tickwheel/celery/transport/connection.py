@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from itertools import count
 from operator import itemgetter
@@ -18,15 +18,20 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
 from tickwheel.blocking.session import BlockingSession
+from tickwheel.celery.names import queue_topic
+from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
 from tickwheel.celery.transport.leases import Leases, give_back
 from tickwheel.celery.transport.options import Options
 from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
+from tickwheel.client.calls import RequestCall
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
+from tickwheel.protocol.bodies.admin import DeleteTopic
+from tickwheel.protocol.bodies.requests import OpenTopic
 from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES
 from tickwheel.protocol.messages import Delivery, FetchOk
@@ -37,6 +42,10 @@ T = TypeVar("T")
 _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _ACKED_MAX: Final = 100_000
+_ERROR_CHARS: Final = 1_000
+_offered: Final[set[tuple[str, str]]] = set()
+"""Queues for replies whose topics this process has made, by the broker's URL and their name: all connections share
+them, because one may delete what another one uses."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -97,6 +106,7 @@ class Connection:
         self._failure: TickwheelError | None = None
         self._watch: Watch | None = None
         self._is_closed = False
+        EXIT.opened(self)
 
     # -- its state --
 
@@ -414,23 +424,27 @@ class Connection:
         if len(held) < _ACKED_MAX:
             held[acks, message_id] = flight
 
-    def give_up(self, acks: AckQueue, message_id: int) -> None:
-        """Makes a message a dead letter. Raises ClientClosed."""
+    def give_up(self, acks: AckQueue, message_id: int, error: str = "") -> None:
+        """Makes a message a dead letter, because of ``error``. Raises ClientClosed."""
 
         def gave_up() -> None:
             epoch = self.leases.take(acks, message_id)
             if epoch is not None:
-                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True)
+                why = (
+                    error[:_ERROR_CHARS].encode(errors="backslashreplace").decode()
+                )  # a surrogate has no bytes
+                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=why)
 
         self.change(gave_up)
 
-    def give_back(self, acks: AckQueue, ids: Sequence[int], *, seen: bool) -> None:
-        """Gives messages back, to be delivered again at once; what was not ``seen`` was no attempt. Nothing happens
-        without a connection: then they come again when their leases end."""
+    def give_back(self, acks: AckQueue, ids: Sequence[int], *, seen: bool, delay_ms: int = 0) -> None:
+        """Gives messages back, to be delivered again at once, or after ``delay_ms``; what was not ``seen``, or is
+        delayed, was no attempt. Nothing happens without a connection: then they come again when their leases end."""
 
         def gave_back() -> None:
             held = [(one, epoch) for one in ids if (epoch := self.leases.take(acks, one)) is not None]
-            give_back(self._session, acks, [one for one, _ in held], [epoch for _, epoch in held], seen=seen)
+            receipts = [one for one, _ in held], [epoch for _, epoch in held]
+            give_back(self._session, acks, *receipts, seen=seen, delay_ms=delay_ms)
 
         if ids and not self._session.is_closed:
             self.change(gave_back)
@@ -451,11 +465,73 @@ class Connection:
             self.detach()
             self.leases.forget_all()
             self._ending.detach()
+            EXIT.closed(self)
             self.broker.close()
+
+    def offers(self, queue: str) -> bool:
+        """Whether a queue for replies, which deletes itself, is at the broker: it is made if need be."""
+        key = self.broker.url, queue
+        if key in _offered:
+            return True
+        if queue not in self.auto_deleted or all(one.is_shared for one in self.topology.sources(queue)):
+            return False
+        call = RequestCall(OpenTopic(topic=queue_topic(queue), create=True), self._session.deadline())
+        try:
+            self.run(self._carried(call))
+        except TickwheelError as error:  # it may not make topics; then who replies does
+            logger.debug("the queue %r for replies was not made: %s", queue, error)
+            return False
+        _offered.add(key)
+        return True
+
+    def deleted(self, queue: str) -> None:
+        """A queue was deleted: it is made again before the next task that wants a reply there."""
+        _offered.discard((self.broker.url, queue))
+
+    async def _carried(self, call: RequestCall) -> None:
+        await self._session.enqueue(call)
+        await self._session.wait(call)
+
+    # -- the end of the process: see `exits.Owner` --
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether it is this process's, and there is a connection."""
+        return not self._is_closed and not self._session.is_closed and self._session.is_connected
+
+    def own_topics(self) -> set[str]:
+        """See ``Owner``."""
+        if not self._is_here:
+            return set()
+        sources = [source for queue in self.auto_deleted for source in self.topology.sources(queue)]
+        return {source.topic for source in sources if not source.is_shared}
+
+    def leave_topics(self, topics: Iterable[str], within_s: float) -> None:
+        """See ``Owner``."""
+        if self._is_here:
+            for feed in [one for one in self._ready if one.topic in topics]:
+                self._consumers.pop(feed, None)
+                self.run(self._bounded(feed.leave(), within_s))
+
+    def delete_topics(self, topics: Iterable[str], within_s: float) -> None:
+        """See ``Owner``."""
+        for topic in topics:
+            # It may be gone, be read by others, or not be this client's to delete: the answer is not looked at.
+            call = RequestCall(DeleteTopic(topic=topic), self._session.deadline())
+            self.run(self._bounded(self._answered(call), within_s))
+
+    async def _answered(self, call: RequestCall) -> None:
+        await self._session.enqueue(call)
+        await call.done.wait()
+
+    async def _bounded(self, work: Coroutine[Any, Any, Any], within_s: float) -> None:
+        with self._session.waits.within(within_s):
+            await work
 
     def end_at_once(self) -> None:
         """As if this process had died: nothing is said to the broker."""
         self._is_closed = True
+        EXIT.closed(self)
         self.detach()
         self._ending()
 
@@ -465,6 +541,7 @@ class Connection:
         if self._watch is not None:
             self._watch.forget()
             self._watch = None
+        EXIT.closed(self)
         self.channels.clear()
         self._ending.detach()
         self.broker.close()

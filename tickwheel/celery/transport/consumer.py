@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,10 +11,13 @@ from typing import Any, Protocol
 from tickwheel.celery.transport.connection import Connection
 from tickwheel.celery.transport.envelope import decode
 from tickwheel.celery.transport.feed import Feed
+from tickwheel.celery.transport.message import CHECKS
 from tickwheel.celery.transport.topology import Queue, Source
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.protocol.errors import TickwheelError
+
+logger = logging.getLogger("tickwheel.celery")
 
 
 class Holder(Protocol):
@@ -32,6 +36,15 @@ def is_stale(raw: Mapping[str, Any], message: BaseMessage, queue: Queue) -> bool
         limits_ms.append(int(raw["properties"]["expiration"]))
     since_ms = max(message.deliver_at_ms, message.created_ms)
     return bool(limits_ms) and time.time() * 1_000 > since_ms + min(limits_ms)
+
+
+def fault_of(raw: Mapping[str, Any], message: BaseMessage) -> str:
+    """Why a message must not be handed to a worker of Celery; empty: it may."""
+    for check in CHECKS:
+        if fault := check.of_message(raw):
+            logger.error("message %d becomes a dead letter: %s", message.id, fault)
+            return fault
+    return ""
 
 
 class QueueConsumer:
@@ -92,6 +105,9 @@ class QueueConsumer:
         routing_key = raw["properties"]["delivery_info"].get("routing_key") or ""
         if (source is not None and not source.wants(routing_key)) or is_stale(raw, message, self.queue):
             self._connection.ack(feed.acks, message.id)
+            return False
+        if fault := fault_of(raw, message):
+            self._connection.give_up(feed.acks, message.id, fault)
             return False
         handed = self._holder.hand_out(raw, feed.acks, message, consumer_tag=self.tag)
         if self._no_ack:

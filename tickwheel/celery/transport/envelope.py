@@ -37,6 +37,8 @@ TASK_HEADER: Final = "celery-task"
 """Name of the task, in the headers at the broker: for people who look, and for queries."""
 ID_HEADER: Final = "celery-id"
 """Its id."""
+REPLY_HEADER: Final = "tickwheel_reply"
+"""Of a task: the queue of replies that its sender has made before. When it is there no more, nothing waits for them."""
 _HEADER_CHARS: Final = 255
 
 Arrival: TypeAlias = Callable[[Mapping[str, Any], MutableMapping[str, Any], MutableMapping[str, Any]], None]
@@ -79,28 +81,29 @@ def broker_headers(headers: Mapping[str, Any]) -> dict[str, str] | None:
 
 def decode(body: bytes, at_broker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The message in a body. What is no envelope is a message of its own: bytes without headers, of which the consumer
-    decides. ``at_broker``: its headers there."""
+    decides, with the reason as its ``fault``. ``at_broker``: its headers there."""
     try:
         raw = loads(body)
         headers, properties, inner = dict(raw["headers"]), dict(raw["properties"]), raw["body"]
         if properties.pop("body_encoding", None) == "base64":
             inner = base64.b64decode(inner, validate=True)
         if not all(isinstance(raw.get(name), str | None) for name in ("content-type", "content-encoding")):
-            raise ValueError("a content type that is no text, which ends a worker")
+            raise ValueError("its content type or encoding is no text")
         if "task" in headers and not (
             isinstance(headers["task"], str) and isinstance(headers.get("id"), str)
         ):
-            raise ValueError("a task without a name or an id, which ends a worker")
-    except Exception:  # whatever is written into a topic must not end the worker that reads it
+            raise ValueError("it is a task without a name or an id that is text")
+    except Exception as error:  # whatever is written into a topic must not end the worker that reads it
         return {
             "body": body,
             "content-type": "application/data",
             "content-encoding": "binary",
             "headers": {},
             "properties": {"delivery_info": {}},
+            "fault": f"it is no message of Kombu: {error}",
         }
     if not isinstance(properties.get("delivery_info"), dict):
         properties["delivery_info"] = {}
     for filling in ARRIVALS:
         filling(at_broker or {}, headers, properties)
-    return {**raw, "headers": headers, "properties": properties, "body": inner}
+    return {**raw, "headers": headers, "properties": properties, "body": inner, "fault": ""}

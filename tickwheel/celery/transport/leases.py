@@ -115,9 +115,11 @@ def give_back(
     *,
     seen: bool,
     give_up: bool = False,
+    delay_ms: int = 0,
+    error: str = "",
 ) -> None:
-    """Gives messages back at once, without waiting for the answer. What was not ``seen`` was no attempt; ``give_up``:
-    they become dead letters. Raises ClientClosed."""
+    """Gives messages back, without waiting for the answer. What was not ``seen`` was no attempt, and neither is what
+    comes again after ``delay_ms``; ``give_up``: they become dead letters, because of ``error``. Raises ClientClosed."""
     group_id = acks.group_id
     if group_id is None or not ids:
         return
@@ -128,8 +130,10 @@ def give_back(
                 group_id=group_id,
                 ids=ids[part],
                 epochs=epochs[part],
-                delay_ms=None if give_up else 0,
+                delay_ms=None if give_up else delay_ms,
+                error=error,
                 give_up=give_up,
+                uncounted=bool(delay_ms),
             )
             if seen
             else Return(group_id=group_id, ids=ids[part], epochs=epochs[part])

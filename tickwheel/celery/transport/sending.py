@@ -24,7 +24,7 @@ from tickwheel.client.columns import (
     encode_one_headers,
     encode_one_key,
 )
-from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.errors import BadArgument, TickwheelError
 
 logger = logging.getLogger("tickwheel.celery")
 
@@ -87,6 +87,7 @@ def outgoing(
         headers, due_ms = held_back(headers, options.timezone)
     elif ETA_HEADER in headers:
         headers = {name: value for name, value in headers.items() if name != ETA_HEADER}
+    _check_names(headers)
     properties = message["properties"]
     is_event = is_to_topics and properties.get("delivery_mode") == _TRANSIENT and due_ms is None
     # By its key a task is found again, also to say that a worker was given it. What is confirmed with others has any
@@ -101,6 +102,25 @@ def outgoing(
         priority=broker_priority(properties.get("priority")),
         is_event=is_event,
     )
+
+
+def _check_names(headers: Mapping[str, Any]) -> None:
+    """Of a task, which is found by them. Raises BadArgument."""
+    if not isinstance(headers.get("task"), str):
+        return
+    for name, value in (("id", headers.get("id")), ("name", headers["task"])):
+        if not isinstance(value, str):
+            raise BadArgument(
+                f"The {name} of the task {headers['task']!r} is {value!r}, and not text.",
+                advice="Give task_id as text, or leave it to Celery.",
+            )
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise BadArgument(
+                f"The {name} of a task, {value!r}, has a lone surrogate at {error.start}, which is no character.",
+                advice="Decode what it was made of with its right encoding, or errors='replace'.",
+            ) from None
 
 
 def broker_priority(priority: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ import trio
 import trustme
 
 from tests.unit.gateway.transport.peer import PATIENCE_S, Service
+from tickwheel_bench.processes import wait_until
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.listener import Server, open_listeners
 from tickwheel_gateway.transport.opening import tls_context
@@ -79,13 +79,6 @@ def status_of(call: Callable[[], object]) -> tuple[str, str]:
         call()
     error: Any = caught.value
     return error.code().name, error.details()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def test_unary(running: Running, channel: grpc.Channel) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,10 @@ from click.testing import CliRunner, Result
 
 from tests.support.frameworks.celery_apps import app_of, holding
 from tickwheel.celery.commands import tickwheel
-from tickwheel.testing import TestBroker, broker
+from tickwheel.testing import TestBroker
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 USAGE, FAILED = 2, 1
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
-    with broker(start=START) as running:
-        yield running
 
 
 @pytest.fixture
@@ -45,7 +38,9 @@ def send(app: Celery, *args: Any, hours: int) -> str:
 def test_celery_has_it(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "celery", "tickwheel", "--help"]
     said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert all(f"\n  {command} " in said for command in ("cancel", "doctor", "reschedule", "scheduled"))
+    assert all(
+        f"\n  {command} " in said for command in ("cancel", "doctor", "reschedule", "scheduled", "sweep")
+    )
 
 
 @pytest.mark.parametrize("command", ["cancel", "doctor", "reschedule", "scheduled"])
@@ -100,7 +95,7 @@ def test_another_time(app: Celery) -> None:
     ("words", "said"),
     [
         (["--eta", "2031-05-01T09:00"], "does not say its UTC offset; write 2031-05-01T09:00+02:00"),
-        (["--eta", "tomorrow"], "tomorrow"),
+        (["--eta", "tomorrow"], "'tomorrow' is not a time; write it like 2031-05-01T09:00+02:00"),
         (["--in", "5"], "is not a duration; write for example"),
         (["--in", "1h", "--eta", "2031-05-01T09:00Z"], "either --eta or --in"),
         ([], "either --eta or --in"),

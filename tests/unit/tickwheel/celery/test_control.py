@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,22 +21,10 @@ from tickwheel.celery import Outcome
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
 from tickwheel.celery.keys import task_key
 from tickwheel.errors import ConfigError, Forbidden, NaiveDatetime, NotConnected
-from tickwheel.testing import TestBroker, broker
+from tickwheel.testing import TestBroker
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
-    with broker(start=START) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(shared: TestBroker) -> Iterator[sync.Client]:
-    with shared.sync_client() as client:
-        yield client
 
 
 @pytest.fixture

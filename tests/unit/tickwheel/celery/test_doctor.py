@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from celery import Celery
 from celery.schedules import crontab
 
@@ -17,18 +15,6 @@ from tickwheel.celery.doctor import Finding, examine
 from tickwheel.testing import TestBroker, broker
 
 HOURLY = {"task": "count", "schedule": crontab(minute="0")}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
-    with broker(start=datetime.now(UTC)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(shared: TestBroker) -> Iterator[sync.Client]:
-    with shared.sync_client() as client:
-        yield client
 
 
 def found(app: Celery) -> dict[str, Finding]:

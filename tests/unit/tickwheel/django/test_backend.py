@@ -437,6 +437,7 @@ class CommandTests(ProjectTests):
             (["--threads", "0"], "must be 1 or more"),
             (["--drain", "-1"], "above 0"),
             (["--backend", "other"], "other"),
+            (["--backend", "nope"], "TASKS has no backend 'nope'. Name one with --backend: "),
             (["--backend", "any"], "name the queues"),
         ):
             with self.assertRaisesMessage(CommandError, text):

@@ -29,18 +29,6 @@ HOURLY = {"task": "count", "schedule": crontab(minute="0")}
 LOGGER = "tickwheel.celery.beat.scheduler"
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
-    with broker(start=START) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(shared: TestBroker) -> Iterator[sync.Client]:
-    with shared.sync_client() as client:
-        yield client
-
-
 @contextmanager
 def beat_of(app: Celery) -> Iterator[TickwheelScheduler]:
     """A beat that has begun."""

@@ -1,0 +1,69 @@
+"""The end of a process: queues that delete themselves, such as those of the results of ``rpc://``, go with it.
+
+Celery closes neither the connection that it sends with nor the one that it reads results with, so this is done for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Iterable
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from tickwheel.protocol.errors import TickwheelError
+
+logger = logging.getLogger("tickwheel.celery")
+
+_PATIENCE_S: Final = 2.0
+"""So long the end of a process waits for the broker, for each connection."""
+
+
+class Owner(Protocol):
+    """A connection."""
+
+    def own_topics(self) -> set[str]:
+        """The topics that are to end with it."""
+
+    def leave_topics(self, topics: Iterable[str], within_s: float) -> None:
+        """Reads them no more. Raises TickwheelError."""
+
+    def delete_topics(self, topics: Iterable[str], within_s: float) -> None:
+        """Deletes them. Raises TickwheelError."""
+
+
+class Exit:
+    """Of all connections that are open."""
+
+    def __init__(self) -> None:
+        self._owners: WeakSet[Owner] = WeakSet()
+
+    def opened(self, owner: Owner) -> None:
+        """One more, until it is closed."""
+        # What is registered last is called first: before the connection itself is ended.
+        if not self._owners:
+            atexit.unregister(self.carry_out)
+            atexit.register(self.carry_out)
+        self._owners.add(owner)
+
+    def closed(self, owner: Owner) -> None:
+        """It is no longer to be cared for."""
+        self._owners.discard(owner)
+
+    def carry_out(self) -> None:
+        """Deletes what is to end; what is in use elsewhere stays."""
+        owned = {owner: topics for owner in list(self._owners) if (topics := owner.own_topics())}
+        everything = set().union(*owned.values())
+        for owner in list(self._owners) if everything else ():
+            try:
+                owner.leave_topics(everything, _PATIENCE_S)
+            except TickwheelError as error:
+                logger.debug("a consumer was not ended: %s", error)
+        for owner, topics in owned.items():
+            try:
+                owner.delete_topics(topics, _PATIENCE_S)
+            except TickwheelError as error:
+                logger.debug("a queue was not deleted: %s", error)
+
+
+EXIT: Final = Exit()

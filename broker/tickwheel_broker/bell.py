@@ -23,6 +23,10 @@ class Bell:
             trio.lowlevel.reschedule(self._sleeper)
             self._sleeper = None
 
+    def silence(self) -> None:
+        """Forget that it was rung: whoever comes next waits."""
+        self._rung = False
+
     async def wait(self) -> None:
         """Return once the bell has been rung since the last `wait`; always a checkpoint."""
         if self._rung:

@@ -283,6 +283,7 @@ class GroupCommit:
         while True:
             await self._dirty.wait()
             if not self._waiting:
+                self._urgent.silence()  # it was for replies that have left
                 with trio.move_on_after(LAZY_SYNC_S):
                     await self._urgent.wait()
             if self._waiting and not self._is_hurried:

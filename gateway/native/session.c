@@ -1,4 +1,10 @@
 /* Sessions, what their peers must not do, and bytes in and out. */
+#ifdef __APPLE__
+#include <malloc/malloc.h>
+#define malloc_usable_size malloc_size
+#else
+#include <malloc.h>
+#endif
 #include <sys/mman.h>
 #include "session.h"
 
@@ -6,8 +12,10 @@
 extern void nghttp2_option_set_stream_reset_rate_limit(nghttp2_option *, uint64_t, uint64_t) __attribute__((weak));
 extern void nghttp2_option_set_max_continuations(nghttp2_option *, size_t) __attribute__((weak));
 
-#define ALIGNED 16
 #define LARGE_BYTES 16384
+#define SPARE_BYTES 64
+/* Answers have three different fields, seldom a text. A session has room for the most entries from its beginning. */
+#define ANSWERS_TABLE_BYTES 512
 
 int area_reserve(area_t *area, size_t more) {
     if (more <= area->capacity - area->count) return 0;
@@ -60,45 +68,64 @@ int fail(session_t *session, int why) {
     return NGHTTP2_ERR_CALLBACK_FAILURE;
 }
 
-/* Memory of nghttp2: counted, and not more than the limit. The size stands before each block. Large ones have pages of their own:
- * each session has a buffer for a whole frame and mostly writes short ones, so that most of its pages are never there. */
+/* Memory of nghttp2: counted, and not more than the limit. Large blocks have pages of their own: each session has a buffer for a
+ * whole frame and mostly writes short ones, so that most of its pages are never there. How large another block is the system
+ * knows, so that it does not stand before it: header tables are hundreds of small blocks. */
 
-static char *get_block(size_t bytes) {
-    if (bytes < LARGE_BYTES) return malloc(bytes);
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) return NULL;
-#ifdef MADV_NOHUGEPAGE
-    madvise(at, bytes, MADV_NOHUGEPAGE);
-#endif
+static large_t **large_of(session_t *session, const void *block) {
+    large_t **at = &session->large;
+    while (*at && (*at)->at != block) at = &(*at)->next;
     return at;
 }
 
-static void drop_block(char *at, size_t bytes) {
-    if (bytes < LARGE_BYTES) {
-        free(at);
-    } else {
-        munmap(at, bytes);
+static size_t size_of(session_t *session, void *block) {
+    const large_t *large = *large_of(session, block);
+    return large ? large->bytes : malloc_usable_size(block);
+}
+
+static void *get_large(session_t *session, size_t bytes) {
+    large_t *large = malloc(sizeof *large);
+    if (!large) return NULL;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) {
+        free(large);
+        return NULL;
     }
+#ifdef MADV_NOHUGEPAGE
+    madvise(at, bytes, MADV_NOHUGEPAGE);
+#endif
+    *large = (large_t){.next = session->large, .at = at, .bytes = bytes};
+    session->large = large;
+    return at;
+}
+
+/* A block may be a little larger than it was asked to be. */
+static int has_room(const session_t *session, size_t more) {
+    uint64_t most = session->host->limits.memory_bytes, taken = session->memory_bytes + SPARE_BYTES;
+    return taken <= most && more <= most - taken;
 }
 
 static void *give(size_t bytes, void *user) {
     session_t *session = user;
-    if (bytes > SIZE_MAX - ALIGNED || session->memory_bytes + bytes > session->host->limits.memory_bytes) return NULL;
-    char *at = get_block(bytes + ALIGNED);
-    if (!at) return NULL;
-    memcpy(at, &bytes, sizeof bytes);
-    session->memory_bytes += bytes;
-    return at + ALIGNED;
+    if (!has_room(session, bytes)) return NULL;
+    void *block = bytes < LARGE_BYTES ? malloc(bytes) : get_large(session, bytes);
+    if (block) session->memory_bytes += size_of(session, block);
+    return block;
 }
 
 static void take(void *block, void *user) {
     session_t *session = user;
-    size_t     bytes;
     if (!block) return;
-    char *at = (char *)block - ALIGNED;
-    memcpy(&bytes, at, sizeof bytes);
-    session->memory_bytes -= bytes;
-    drop_block(at, bytes + ALIGNED);
+    large_t **at = large_of(session, block), *large = *at;
+    if (!large) {
+        session->memory_bytes -= malloc_usable_size(block);
+        free(block);
+        return;
+    }
+    *at = large->next;
+    session->memory_bytes -= large->bytes;
+    munmap(block, large->bytes);
+    free(large);
 }
 
 static void *give_zeros(size_t count, size_t each, void *user) {
@@ -109,24 +136,19 @@ static void *give_zeros(size_t count, size_t each, void *user) {
 
 static void *give_more(void *block, size_t bytes, void *user) {
     session_t *session = user;
-    size_t     before;
     if (!block) return give(bytes, user);
-    char *at = (char *)block - ALIGNED;
-    memcpy(&before, at, sizeof before);
-    if (bytes > SIZE_MAX - ALIGNED || session->memory_bytes - before + bytes > session->host->limits.memory_bytes) return NULL;
-    if (bytes + ALIGNED < LARGE_BYTES && before + ALIGNED < LARGE_BYTES) {
-        at = realloc(at, bytes + ALIGNED);
-        if (!at) return NULL;
-    } else {
-        char *moved = get_block(bytes + ALIGNED);
-        if (!moved) return NULL;
-        memcpy(moved + ALIGNED, at + ALIGNED, before < bytes ? before : bytes);
-        drop_block(at, before + ALIGNED);
-        at = moved;
+    size_t before = size_of(session, block);
+    if (bytes < LARGE_BYTES && before < LARGE_BYTES) {
+        if (bytes > before && !has_room(session, bytes - before)) return NULL;
+        void *moved = realloc(block, bytes);
+        if (moved) session->memory_bytes += malloc_usable_size(moved) - before;
+        return moved;
     }
-    memcpy(at, &bytes, sizeof bytes);
-    session->memory_bytes += bytes - before;
-    return at + ALIGNED;
+    void *moved = give(bytes, user);
+    if (!moved) return NULL;
+    memcpy(moved, block, before < bytes ? before : bytes);
+    take(block, user);
+    return moved;
 }
 
 /* What the peer must not do. */
@@ -334,6 +356,7 @@ void *tw_http2_host(const char *paths, uint64_t bytes, const char *streams, uint
     nghttp2_session_callbacks_set_on_frame_send_callback(host->callbacks, on_frame_sent);
     nghttp2_option_set_no_auto_window_update(host->option, 1);
     nghttp2_option_set_no_closed_streams(host->option, 1);
+    nghttp2_option_set_max_deflate_dynamic_table_size(host->option, ANSWERS_TABLE_BYTES);
     nghttp2_option_set_max_outbound_ack(host->option, (size_t)limits->control_answers + 1); /* ours comes first */
     if (nghttp2_option_set_stream_reset_rate_limit) nghttp2_option_set_stream_reset_rate_limit(host->option, UINT32_MAX, UINT32_MAX);
     if (nghttp2_option_set_max_continuations) nghttp2_option_set_max_continuations(host->option, limits->header_parts);
@@ -385,6 +408,7 @@ void *tw_http2_open(void *handle) {
         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, limits->stream_window_bytes},
         {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, TW_HTTP2_FRAME_BYTES},
         {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, limits->header_list_bytes},
+        {NGHTTP2_SETTINGS_HEADER_TABLE_SIZE, limits->header_table_bytes},
     };
     if (nghttp2_submit_settings(session->nghttp2, NGHTTP2_FLAG_NONE, settings, sizeof settings / sizeof *settings)) goto none;
     if (nghttp2_session_set_local_window_size(session->nghttp2, NGHTTP2_FLAG_NONE, 0, (int32_t)limits->connection_window_bytes)) goto none;

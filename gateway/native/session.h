@@ -25,6 +25,13 @@ typedef struct piece {
 
 typedef struct session session_t;
 
+/* A block of memory with pages of its own. */
+typedef struct large {
+    struct large *next;
+    void         *at;
+    size_t        bytes;
+} large_t;
+
 typedef struct stream {
     struct stream *next, *before;       /* of the session */
     struct stream *due_next, *due_before; /* those with something to tell at the end of a feed */
@@ -91,6 +98,7 @@ struct session {
     block_t          block;
     nghttp2_session *nghttp2;
     stream_t        *streams, *due, *due_last;
+    large_t         *large;
     uint32_t         active;
     uint32_t         last_stream, refuse_after;
     uint64_t         memory_bytes, queued_bytes, partial_bytes;

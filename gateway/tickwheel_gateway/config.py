@@ -34,6 +34,7 @@ class Config:
     creates_topics: bool = True
     """Whether the broker makes a topic when it is first used."""
     queues: int = 1
+    """Of each topic. So many receives of a push consumer wait at a time."""
     receive_batch_size: int = 128
     """Of push consumers."""
     long_polling_max_ms: int = 20_000

@@ -35,6 +35,9 @@ _AT_A_TIME: Final = 64
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD: Final = struct.Struct(">BHBBI")
+_SETTING: Final = struct.Struct(">HI")
+_TABLE_SIZE: Final = 1
+"""Of HPACK, as a setting."""
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 _TELEMETRY_STREAM: Final = 1
@@ -139,6 +142,10 @@ class IdleClient:
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind in (_RESET, _GOAWAY):
             raise RuntimeError(f"the gateway has ended stream {stream}: {payload!r}")
+        if kind == _SETTINGS:
+            for name, value in _SETTING.iter_unpack(payload):
+                if name == _TABLE_SIZE:
+                    self._encoder.header_table_size = value
         if kind in (_SETTINGS, _PING) and not flags & _ACK:
             self.sock.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind == _DATA:

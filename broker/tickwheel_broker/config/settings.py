@@ -503,7 +503,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 1
     rocketmq_queues: Annotated[
-        int, _count("Queues that each topic seems to have. One is right: the broker balances itself.", 1, 64)
+        int,
+        _count(
+            "Queues that each topic seems to have, and receives of each push consumer that are open at a time. One is "
+            "enough for most: the broker balances itself. With 3 a push consumer that is busy takes more a second, and "
+            "each that waits costs memory and time of the processor for three.",
+            1,
+            64,
+        ),
     ] = 1
     rocketmq_receive_batch_size: Annotated[
         int, _count("Messages that a push consumer of RocketMQ receives at a time, at most.", 1, 1_000)

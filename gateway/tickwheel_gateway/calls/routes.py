@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tickwheel.errors import UnknownTopic
@@ -38,16 +39,23 @@ class Routes:
         return response
 
     async def assignment(self, asked: Asked, request: Any) -> Any:
-        """One queue, which stands for all. Raises Refused."""
+        """One queue, which stands for all; or as many as the settings say: a push consumer has a receive open for each.
+        Orderly groups have one. Raises Refused."""
         topic, group = topic_of(request.topic.name), request.group.name
         group_of(group)
         check_right(asked.client, CONSUME, [topic])
         await self._check_topic(asked, request.topic.name)
         response = schema.QueryAssignmentResponse()
         tell(response.status, Code.OK)
-        number = 0 if self._config.is_fifo(group) else ANY_QUEUE
-        self._fill(response.assignments.add().message_queue, number, asked.caller, request)
+        for number in self._assigned(group):
+            self._fill(response.assignments.add().message_queue, number, asked.caller, request)
         return response
+
+    def _assigned(self, group: str) -> Iterable[int]:
+        """The numbers of the queues that a push consumer receives from."""
+        if self._config.is_fifo(group):
+            return (0,)
+        return range(self._config.queues) if self._config.queues > 1 else (ANY_QUEUE,)
 
     async def _check_topic(self, asked: Asked, name: str) -> None:
         topic = topic_of(name)

@@ -76,7 +76,7 @@ class Telemetry:
                 await self._stopping.wait()
             self._look()
         for conversation in self._open:
-            conversation.scope.cancel()
+            conversation.end()
 
     async def serve(self, call: Call) -> None:
         """The handler of the method."""
@@ -109,8 +109,7 @@ class Telemetry:
                 return
             self._open.add(conversation)
             try:
-                with conversation.scope:
-                    await conversation.run()
+                await conversation.run()
             finally:
                 self._open.discard(conversation)
                 conversation.close()
@@ -125,7 +124,7 @@ class Telemetry:
             error = lost[conversation.client]
             if error is not None:
                 conversation.lost = error
-                conversation.scope.cancel()
+                conversation.end()
 
 
 class _Conversation:
@@ -142,7 +141,6 @@ class _Conversation:
         tally: Tally,
     ) -> None:
         self.client = client
-        self.scope = trio.CancelScope()
         self.lost: TickwheelError | None = None
         """Why the broker does not know the client's token any more."""
         self._call = call
@@ -165,6 +163,10 @@ class _Conversation:
         except CallEnded:
             return False
         return True
+
+    def end(self) -> None:
+        """It ends after what the client has said already."""
+        self._call.hang_up()
 
     def close(self) -> None:
         """The client is there for a while yet, and cannot be spoken to."""

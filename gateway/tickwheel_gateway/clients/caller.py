@@ -15,6 +15,9 @@ VERSION: Final = "x-mq-client-version"
 MAX_CLIENT_ID: Final = 1_024
 """Characters. Clients are remembered, and their names are longest where their host's is: 255."""
 
+_MOST_REMEMBERED: Final = 10_000
+"""As many as there may be connections by default: with fewer, those that take turns would be made anew in each call."""
+
 Identity: TypeAlias = tuple[str, str]
 """The token of a client, and what it calls itself."""
 
@@ -58,7 +61,7 @@ def caller_of(call: Call, token: str) -> Caller:
     )
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(_MOST_REMEMBERED)
 def _caller(
     client_id: str, language: str, version: str, peer: str, local: tuple[str, int], token: str
 ) -> Caller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from tickwheel_gateway.clients.registry import Declared
@@ -25,6 +26,9 @@ _UNSUPPORTED: Final = {
 }
 _ECHOED: Final = ("access_point", "request_timeout", "user_agent")
 _DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000
+_MOST_REMEMBERED: Final = 1_024
+_FEW_TOPICS: Final = 8
+"""What has more is not remembered."""
 
 
 class BadSettings(Exception):
@@ -48,13 +52,15 @@ def declared(settings: Any) -> Declared:
     except Refused as refused:  # as RocketMQ answers it in this stream
         raise BadSettings(refused.text) from None
     timeout_ms = schema.milliseconds(settings.request_timeout)
-    return Declared(
-        client_type,
-        group,
-        topics,
-        timeout_ms if timeout_ms > 0 else _DEFAULT_REQUEST_TIMEOUT_MS,
-        frozenset(map(topic_of, topics)) if client_type == schema.PRODUCER else frozenset(),
-    )
+    found = _declared if len(topics) <= _FEW_TOPICS else _declared.__wrapped__
+    return found(client_type, group, topics, timeout_ms if timeout_ms > 0 else _DEFAULT_REQUEST_TIMEOUT_MS)
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _declared(client_type: int, group: str, topics: frozenset[str], request_timeout_ms: int) -> Declared:
+    """One for all clients that say the same, as those of a group do."""
+    sends_to = frozenset(map(topic_of, topics)) if client_type == schema.PRODUCER else frozenset()
+    return Declared(client_type, group, topics, request_timeout_ms, sends_to)
 
 
 def _names(settings: Any, kind: str) -> tuple[str, frozenset[str]]:

@@ -88,6 +88,10 @@ class BatchCall:
         """See `BatchMethod`."""
         raise TypeError("a call of a batch has no stream")
 
+    def hang_up(self) -> None:
+        """See `BatchMethod`."""
+        raise TypeError("a call of a batch has no stream")
+
     async def stream(self, *messages: bytes, last: bool = False) -> None:
         """See `BatchMethod`."""
         raise TypeError("a call of a batch has no stream")

@@ -69,6 +69,9 @@ class Call(Protocol):
     def requests(self) -> AsyncIterator[bytes]:
         """The messages of a request that is a stream, until the client ends it."""
 
+    def hang_up(self) -> None:
+        """As if the client ended its stream now: `requests` ends after those that have arrived."""
+
     def reply(self, data: bytes) -> None:
         """The only answer, and status 0. Does not wait. Nothing happens when the call has ended."""
 
@@ -100,7 +103,7 @@ class Method:
 @dataclass(frozen=True, slots=True)
 class BatchMethod:
     """How a method is served whose requests arrive many at a time: all that one read of a connection has completed go
-    to the handler together, in their order. It must not use `requests` and `stream`.
+    to the handler together, in their order. It must not use `requests`, `hang_up` and `stream`.
 
     It goes on when single calls of the batch end before it, and is cancelled when none of them is left. Each call
     that it leaves without an answer fails.

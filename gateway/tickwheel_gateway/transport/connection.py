@@ -84,7 +84,7 @@ class Connection:
         """Until the connection is over, and the handlers of its calls too."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._write)
+                self._sender.begin(self._start_writing)
                 with self._reading:
                     await self._read()
                 self._is_over = True
@@ -253,7 +253,6 @@ class Connection:
         self._last_word()
 
     async def _read(self) -> None:
-        self._sender.ring()
         data, self._first = self._first, b""
         try:
             while True:
@@ -291,9 +290,13 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
 
+    def _start_writing(self) -> None:
+        self._nursery.start_soon(self._write)
+
     async def _write(self) -> None:
         await self._sender.run()
-        self._reading.cancel()
+        if self._sender.is_dead:
+            self._reading.cancel()
 
     # Calls.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 import trio
 
@@ -151,6 +151,11 @@ class Exchange:
         """See `Call`."""
         return _Requests(self)
 
+    def hang_up(self) -> None:
+        """See `Call`."""
+        self.has_all = True
+        self.arrived()
+
     async def next_request(self) -> bytes:
         """Raises StopAsyncIteration at the end, and CallEnded."""
         while not self._inbox:
@@ -239,5 +244,5 @@ class _Requests:
     def __aiter__(self) -> _Requests:
         return self
 
-    async def __anext__(self) -> bytes:
-        return await self._exchange.next_request()
+    def __anext__(self) -> Coroutine[Any, Any, bytes]:
+        return self._exchange.next_request()  # without a frame of its own, which would wait with it

@@ -16,7 +16,11 @@ _WRITE_BYTES: Final = 64 << 10
 
 
 class Sender:
-    """Writes what an engine has. All but `run` is synchronous: no handler waits here for a client."""
+    """Writes what an engine has. All but `run` is synchronous: no handler waits here for a client.
+
+    Its task is there while there is something to write, and no longer: of thousands of connections that have nothing to
+    say each would keep one.
+    """
 
     def __init__(
         self,
@@ -30,7 +34,9 @@ class Sender:
         self._fetched = fetched
         self._writing: list[tuple[Exchange, int]] = []
         self._extra = bytearray()
-        self._bell = trio.Event()
+        self._start: Callable[[], None] | None = None
+        """Called when `run` is to be run, in a task."""
+        self._is_running = False
         self._is_closing = False
         self.is_dead = False
         """Nothing more is taken."""
@@ -39,14 +45,21 @@ class Sender:
         self._waiting: trio.Event | None = None
         """Set when the socket has taken something, or `is_dead`."""
 
+    def begin(self, start: Callable[[], None]) -> None:
+        """From now on there are tasks: ``start`` is called when `run` is to be run in one."""
+        self._start = start
+        self.ring()
+
     def ring(self) -> None:
         """The engine may have something to say."""
-        self._bell.set()
+        if self._start is not None and not self._is_running and not self.is_dead:
+            self._is_running = True
+            self._start()
 
     def say(self, frame: bytes) -> None:
         """A frame that is not the engine's."""
         self._extra += frame
-        self._bell.set()
+        self.ring()
 
     async def wait_below(self, most_bytes: int) -> None:
         """While the socket takes nothing: until less than that waits."""
@@ -58,7 +71,7 @@ class Sender:
     def finish(self) -> None:
         """Write what there is, and no more."""
         self._is_closing = True
-        self._bell.set()
+        self.ring()
 
     async def wait_finished(self) -> None:
         """Until nothing more is taken."""
@@ -66,22 +79,22 @@ class Sender:
             await self._wait()
 
     async def run(self) -> None:
-        """Write until `finish`, until the engine has said its last word, or until the peer is gone."""
+        """Writes all that there is. Then it `is_dead` if that was the end: after `finish`, after the engine's last
+        word, or because the peer is gone."""
+        is_over = True
         try:
-            while True:
-                await self._bell.wait()
-                self._bell = trio.Event()
-                while await self._write():
-                    pass
-                if self._is_closing or self._engine.has_ended:
-                    return
+            while await self._write():
+                pass
+            is_over = self._is_closing or self._engine.has_ended
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
         finally:
-            self.is_dead = True
-            self._wake()
-            for exchange, _ in self._writing:
-                exchange.lost()
+            self._is_running = False
+            if is_over:
+                self.is_dead = True
+                self._wake()
+                for exchange, _ in self._writing:
+                    exchange.lost()
 
     async def _wait(self) -> None:
         if self._waiting is None:

@@ -13,10 +13,11 @@ import pytest
 
 from tests.interop.rocketmq.programs import interpreter
 from tests.support.rocketmq.official_client import GROUP, TOPIC, Official, kill_in_turn
+from tests.support.run.profile import amount
 from tests.support.run.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
-KILLS: Final = int(os.environ.get("TICKWHEEL_CLIENT_KILLS", "6"))
+KILLS: Final = amount("gateway_kills")
 
 Start: TypeAlias = Callable[[str], Official]
 

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from tickwheel_broker.group_commit import (
+    LAZY_SYNC_S,
     SHARED_SYNC_S,
     DiskCommitter,
     GroupCommit,
@@ -211,6 +212,32 @@ async def test_what_nobody_waits_for_is_synced_soon(
         commit.mark_dirty()
         await trio.sleep(1)
         assert store.log.durable_position >= target
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_after_a_reply_what_nobody_waits_for_shares_the_sync_of_the_next(
+    store: Store, mock_clock: trio.testing.MockClock
+) -> None:
+    runner = GatedRunner()
+    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    replies: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        for number in range(1, 4):
+            store.topics.open(f"send-{number}", NOW_MS)
+            commit.when_durable(store.log.appended_position, replies.append, b"%d" % number)
+            runner.gate.release()
+            await trio.testing.wait_all_tasks_blocked()
+            assert (len(replies), runner.runs) == (number, number)
+            store.topics.open(f"tick-{number}", NOW_MS)
+            commit.mark_dirty()
+            await trio.testing.wait_all_tasks_blocked()
+            assert commit.figures.began_s is None  # the disk is free for the next send
+        mock_clock.jump(LAZY_SYNC_S)
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert runner.runs == 4
         nursery.cancel_scope.cancel()
     store.close()
 

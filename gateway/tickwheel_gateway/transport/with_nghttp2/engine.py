@@ -17,7 +17,7 @@ from tickwheel_gateway.transport.call import AnyMethod
 from tickwheel_gateway.transport.engine import FAREWELL, Broken, ErrorCode, Headers, Receiver, Sent
 from tickwheel_gateway.transport.framing import Malformed, UnknownCompression, inflate
 from tickwheel_gateway.transport.heads import NoGrpc, ending_of
-from tickwheel_gateway.transport.limits import Limits
+from tickwheel_gateway.transport.limits import HEADER_TABLE_BYTES, Limits
 
 _EVENT: Final = struct.Struct("=IIiIIIIId")
 _PAIR: Final = struct.Struct("=II")
@@ -86,6 +86,7 @@ class Host:
                 "settings_weight": SETTINGS_WEIGHT,
                 "empty_frames": limits.empty_frames,
                 "header_parts": MOST_PARTS,
+                "header_table_bytes": HEADER_TABLE_BYTES,
                 "memory_bytes": _MEMORY_BYTES + limits.streams * _STREAM_BYTES,
             },
         )
@@ -143,6 +144,17 @@ class Host:
         )
 
 
+class _Replies:
+    """The only messages of answers, with their streams."""
+
+    __slots__ = ("ids", "messages", "sizes")
+
+    def __init__(self) -> None:
+        self.ids = array("I")
+        self.sizes = array("I")
+        self.messages: list[bytes] = []
+
+
 class Engine:
     """See `transport.engine.Engine`."""
 
@@ -152,9 +164,7 @@ class Engine:
         self._session = lib.tw_http2_open(host.handle)
         if self._session == ffi.NULL:
             raise MemoryError
-        self._reply_ids = array("I")
-        self._reply_sizes = array("I")
-        self._replies: list[bytes] = []
+        self._replies: _Replies | None = None
         """Those that go to the library together, before it is asked for anything."""
         self._writing_bytes = 0
 
@@ -205,9 +215,11 @@ class Engine:
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """See `Engine`."""
-        self._reply_ids.append(stream_id)
-        self._reply_sizes.append(len(message))
-        self._replies.append(message)
+        if self._replies is None:
+            self._replies = _Replies()
+        self._replies.ids.append(stream_id)
+        self._replies.sizes.append(len(message))
+        self._replies.messages.append(message)
 
     def send(self, stream_id: int, messages: Sequence[bytes], *, last: bool) -> None:
         """See `Engine`."""
@@ -254,19 +266,17 @@ class Engine:
 
     def _flush(self) -> None:
         """All answers that were given meanwhile, in one call."""
-        if self._replies:
-            messages = b"".join(self._replies)
+        replies, self._replies = self._replies, None
+        if replies is not None:
+            messages = b"".join(replies.messages)
             lib.tw_http2_reply(
                 self._session,
-                ffi.from_buffer("uint32_t[]", self._reply_ids),
-                ffi.from_buffer("uint32_t[]", self._reply_sizes),
-                len(self._replies),
+                ffi.from_buffer("uint32_t[]", replies.ids),
+                ffi.from_buffer("uint32_t[]", replies.sizes),
+                len(replies.messages),
                 messages,
                 len(messages),
             )
-            self._replies.clear()
-            self._reply_ids = array("I")
-            self._reply_sizes = array("I")
 
     def _tell(self, events: bytes) -> None:
         """In the order in which it happened."""

@@ -129,15 +129,28 @@ async def test_names_that_are_none(name: str) -> None:
     assert caught.value.code == Code.ILLEGAL_TOPIC
 
 
-async def test_an_assignment_is_any_queue_but_of_orderly_groups(
-    tmp_path: Path, autojump_clock: MockClock
+@pytest.mark.parametrize(
+    ("queues", "group", "numbers"),
+    [
+        (1, "billing", [-1]),
+        (3, "billing", [0, 1, 2]),
+        (1, "billing-fifo", [0]),
+        (3, "billing-fifo", [0]),
+    ],
+)
+async def test_a_push_consumer_has_a_receive_for_each_queue_of_its_assignment(
+    tmp_path: Path, autojump_clock: MockClock, queues: int, group: str, numbers: list[int]
 ) -> None:
     async with broker_in_time(tmp_path) as place, place.client() as client:
-        routes = Routes(Config(fifo_groups=("*-fifo",), queues=4))
-        for group, number in (("billing", -1), ("billing-fifo", 0)):
-            (found,) = (await routes.assignment(asked(client), assignment("orders", group))).assignments
-            assert found.message_queue.id == number
-            assert found.message_queue.permission == schema.READ_WRITE
+        routes = Routes(Config(fifo_groups=("*-fifo",), queues=queues))
+        answered = await routes.assignment(asked(client), assignment("orders", group))
+        assert [each.message_queue.id for each in answered.assignments] == numbers
+        assert all(each.message_queue.permission == schema.READ_WRITE for each in answered.assignments)
+
+
+async def test_an_assignment_for_a_group_without_a_name(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with broker_in_time(tmp_path) as place, place.client() as client:
+        routes = Routes(Config())
         with pytest.raises(Refused) as caught:
             await routes.assignment(asked(client), assignment("orders", ""))
         assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP

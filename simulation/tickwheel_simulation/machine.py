@@ -32,7 +32,7 @@ from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
 from tickwheel_simulation.network import MemoryListener
 from tickwheel_simulation.oracle import Violation
 from tickwheel_simulation.scene import Scene
-from tickwheel_simulation.tap import tap, tapped_put, tapped_unsubscribe
+from tickwheel_simulation.tap import tap, tapped_queue, tapped_unsubscribe
 from timerlog.errors import DamagedLog, DiskFull, StoreError
 from timerlog.files import mapped_file as region
 from timerlog.files.disk import LOG_FOLDER, segment_path
@@ -122,7 +122,7 @@ def installed(scene: Scene) -> Iterator[None]:
         patches.enter_context(mock.patch.object(region, "memory", FullDiskMemory()))
         patches.enter_context(mock.patch.object(checkpoints, "boot_id", _boot_id))
         patches.enter_context(
-            mock.patch.object(Outgoing, "put", tapped_put(Outgoing.put, scene, _is_dead_here))
+            mock.patch.object(Outgoing, "queue", tapped_queue(Outgoing.queue, scene, _is_dead_here))
         )
         patches.enter_context(
             mock.patch.object(

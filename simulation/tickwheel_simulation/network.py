@@ -55,6 +55,12 @@ class Pipe:
             await self._changed.park()
         if self._is_broken or self._is_ended:
             raise trio.BrokenResourceError("the connection is gone")
+        return self.send_at_once(data)
+
+    def send_at_once(self, data: bytes | memoryview) -> int:
+        """Takes what fits now; 0 also when the connection is gone."""
+        if self._is_broken or self._is_ended or self._queued_bytes >= PIPE_BYTES:
+            return 0
         count = min(len(data), PIPE_BYTES - self._queued_bytes)
         if self._rng.random() < self._faults.partial:
             count = self._rng.randint(1, count)
@@ -168,6 +174,12 @@ class Connection:
     async def send_some(self, data: bytes | memoryview) -> int:
         """See `Transport`."""
         count = await self.to_client.send_some(data)
+        self._wear()
+        return count
+
+    def send_at_once(self, data: bytes) -> int:
+        """See `Transport`."""
+        count = self.to_client.send_at_once(data)
         self._wear()
         return count
 

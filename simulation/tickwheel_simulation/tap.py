@@ -138,10 +138,10 @@ def tapped_unsubscribe(unsubscribe: Left, scene: Scene, life: Callable[[], int])
     return tapped
 
 
-def tapped_put(
-    put: Callable[[Outgoing, bytes], None], scene: Scene, is_dead: Callable[[], bool]
+def tapped_queue(
+    queue: Callable[[Outgoing, bytes], None], scene: Scene, is_dead: Callable[[], bool]
 ) -> Callable[[Outgoing, bytes], None]:
-    """`Outgoing.put`, which also tells the oracle which messages leave the broker."""
+    """`Outgoing.queue`, which also tells the oracle which messages leave the broker."""
 
     def tapped(outgoing: Outgoing, frames: bytes) -> None:
         _, given = scene.given.pop(id(frames), (b"", ()))
@@ -150,7 +150,7 @@ def tapped_put(
                 raise Violation("a node gives out what it leased after another one had replaced it")
             for one in given:
                 scene.oracle.left(one)
-        put(outgoing, frames)
+        queue(outgoing, frames)
 
     return tapped
 

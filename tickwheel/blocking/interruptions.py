@@ -11,30 +11,50 @@ from typing import Any
 
 
 class Shield:
-    """Of one call, in the main thread."""
+    """Of one call, in the main thread. The handler is set once a call: that costs more than all else here."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Any) -> None:
+        """``before``: the handler that there was."""
+        self._before = before
         self._has_come = False
+        self.is_lifted = False
 
-    def lift(self) -> None:
+    def put_up(self) -> None:
         """From now on Ctrl-C is only noted."""
+        self.is_lifted = True
         signal.signal(signal.SIGINT, self._note)
 
     def lower(self) -> None:
         """It may come again. Raises KeyboardInterrupt if it came meanwhile."""
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.is_lifted = False
         if self._has_come:
             self._has_come = False
             raise KeyboardInterrupt
 
+    def lift(self) -> None:
+        """It is only noted again."""
+        self.is_lifted = True
+
+    def put_away(self) -> None:
+        """The end of the call. Raises as `lower`."""
+        signal.signal(signal.SIGINT, self._before)
+        self.lower()
+
     def _note(self, *_: Any) -> None:
+        if not self.is_lifted:
+            raise KeyboardInterrupt
         self._has_come = True
 
 
 def shield_here() -> Shield | None:
-    """One for a call of this thread. None: Ctrl-C does not come here, or a program has a handler of its own for it."""
+    """One for a call of this thread. None: Ctrl-C does not come here, or a program has a handler of its own for it, or
+    the shield of another call, in whose middle this one is made, is lifted already."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return None
-    return Shield()
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        return Shield(before)
+    above = getattr(
+        before, "__self__", None
+    )  # of a call that waits, and a handler of a signal has come above it
+    return Shield(before) if isinstance(above, Shield) and not above.is_lifted else None

@@ -243,7 +243,7 @@ class Monitor:
             try:
                 own.scopes, own.shield = [], shield
                 if shield is not None:
-                    shield.lift()
+                    shield.put_up()
                 return work()
             finally:
                 own.scopes, own.shield = before, above
@@ -251,7 +251,7 @@ class Monitor:
                 if before is not None:  # that looks again when the handler has returned
                     self._carrier.ring()
                 if shield is not None:
-                    shield.lower()
+                    shield.put_away()
 
     def without(self, work: Callable[[], T]) -> T:
         """Waits for something without the lock, in the middle of something with it."""

@@ -21,6 +21,9 @@ MAX_PROMISED = 10_000
 _JOIN_BYTES = 1 << 19
 """Small replies are joined up to this size: one system call, one packet train."""
 
+_AT_ONCE_BYTES = 1 << 16
+"""More than this is left to the task, which gives others a turn."""
+
 
 class Outgoing:
     """The outgoing side of a connection.
@@ -38,6 +41,7 @@ class Outgoing:
         self._on_low: list[Callable[[], None]] = []
         self._promised = 0
         self._promised_bytes = 0
+        self._is_writing = False
         self.queued_bytes = 0
         self.put_bytes = 0
         """How much was queued since the beginning, also what was dropped after the end of the connection."""
@@ -51,12 +55,16 @@ class Outgoing:
         return self.queued_bytes + self._promised_bytes >= self._high_water_bytes
 
     def put(self, frames: bytes) -> None:
-        """Queue whole frames. After the end of the connection they are dropped."""
+        """Queue whole frames, for the task to write. After the end of the connection they are dropped."""
+        self.queue(frames)
+        self._bell.ring()
+
+    def queue(self, frames: bytes) -> None:
+        """All that ever leaves comes through here. What is queued must be written, or the bell be rung."""
         self.put_bytes += len(frames)
         if not self._is_closed:
             self._chunks.append(frames)
             self.queued_bytes += len(frames)
-            self._bell.ring()
 
     def promise(self) -> Callable[[bytes], None]:
         """A `put` for an answer that has to wait for the disk; call it once."""
@@ -65,7 +73,8 @@ class Outgoing:
 
     def _keep_promise(self, frames: bytes) -> None:
         self._promised -= 1
-        self.put(frames)
+        self.queue(frames)
+        self._write_at_once()
 
     def hold(self, frame: bytes) -> None:
         """A frame that is not small waits for the disk; `let_go` or `withdraw` it later."""
@@ -76,7 +85,8 @@ class Outgoing:
         """Queue a frame that was held."""
         self._promised -= 1
         self._promised_bytes -= len(frame)
-        self.put(frame)
+        self.queue(frame)
+        self._write_at_once()
 
     def withdraw(self, frame: bytes) -> None:
         """A frame that was held will never leave."""
@@ -115,13 +125,33 @@ class Outgoing:
         try:
             while True:
                 await self._bell.wait()
+                self._is_writing = True
                 while self._chunks:
                     await self._write_some()
+                self._is_writing = False
         finally:
             self._is_closed = True
             self._chunks.clear()
             self.queued_bytes = 0
             self._tell_low()
+
+    def _write_at_once(self) -> None:
+        """The last answer that waited for the disk takes all of them along; the task, which would need a turn of the
+        loop for that, writes what is left."""
+        if self._is_alone and self._chunks:
+            data = self._take()
+            sent_bytes = self._transport.send_at_once(data)
+            self.queued_bytes -= sent_bytes
+            self.written_bytes += sent_bytes
+            if sent_bytes == len(data):
+                return
+            self._chunks.appendleft(data[sent_bytes:])
+        self._bell.ring()
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nothing else is about to be written, and little waits."""
+        return not (self._promised or self._is_writing or self._on_low or self.queued_bytes > _AT_ONCE_BYTES)
 
     async def _write_some(self) -> None:
         data: bytes | memoryview = self._take()

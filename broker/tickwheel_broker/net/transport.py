@@ -47,6 +47,9 @@ class Transport(Protocol):
     async def send_some(self, data: bytes | memoryview) -> int:
         """Send what fits, wait if nothing does; the bytes sent. Raises trio.BrokenResourceError when gone."""
 
+    def send_at_once(self, data: bytes) -> int:
+        """Send what fits now, without waiting; the bytes sent. 0 also when the peer is gone: `send_some` says that."""
+
     def end_sending(self) -> None:
         """Tell the other side that nothing more comes; receiving goes on."""
 
@@ -86,6 +89,13 @@ class SocketTransport:
             return await self._socket.send(data)
         except OSError as error:
             raise trio.BrokenResourceError(error.strerror) from error
+
+    def send_at_once(self, data: bytes) -> int:
+        """See `Transport`."""
+        try:
+            return os.write(self._socket.fileno(), data)
+        except OSError:
+            return 0
 
     def end_sending(self) -> None:
         """See `Transport`."""
@@ -143,6 +153,10 @@ class TlsTransport(SocketTransport):
             await self._give_up(error)
         await self._flush()
         return len(piece)
+
+    def send_at_once(self, data: bytes) -> int:
+        """See `Transport`: nothing, for TLS may have to wait."""
+        return 0
 
     async def _begin(self) -> None:
         """The handshake, if the peer wants one. Raises TlsRequired."""

@@ -272,14 +272,14 @@ async def test_with_interval_the_system_has_it_before_it_leaves(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged_bytes: list[int] = []
-    put = Outgoing.put
+    let_go = Outgoing.let_go
 
     def seen(outgoing: Outgoing, frames: bytes) -> None:
         if frames[8] == FrameType.DELIVER:
             staged_bytes.append(int(store.log.native.staging_bytes))
-        put(outgoing, frames)
+        let_go(outgoing, frames)
 
-    monkeypatch.setattr(Outgoing, "put", seen)
+    monkeypatch.setattr(Outgoing, "let_go", seen)
     async with served(store, durability="interval", sync_interval_ms=3_600_000) as bench:
         (wire,) = bench.wires
         wire.write(Subscribe(topic="t", group="g", credit=10, batch=10))

@@ -18,6 +18,7 @@ class Pipe:
     def __init__(self) -> None:
         self.sent = b""
         self.writes = 0
+        self.room_at_once_bytes = 0
         self.room = trio.Semaphore(0)
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -28,6 +29,12 @@ class Pipe:
         await self.room.acquire()
         self.writes += 1
         part = bytes(data[:150])
+        self.sent += part
+        return len(part)
+
+    def send_at_once(self, data: bytes) -> int:
+        part = data[: self.room_at_once_bytes]
+        self.room_at_once_bytes -= len(part)
         self.sent += part
         return len(part)
 
@@ -116,3 +123,58 @@ async def test_answers_that_wait_for_the_disk_are_counted() -> None:
     promises[0](b"answer")
     assert not outgoing.has_promised_much
     assert outgoing.queued_bytes == len(b"answer")
+
+
+async def test_the_last_answer_that_waited_for_the_disk_takes_all_along_at_once() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        first, last = outgoing.promise(), outgoing.promise()
+        pipe.room_at_once_bytes = 10
+        outgoing.put(b"1")
+        first(b"2")
+        assert pipe.sent == b"", "it waits for the other one"
+        last(b"3")
+        assert (pipe.sent, outgoing.queued_bytes, outgoing.written_bytes) == (b"123", 0, 3)
+        outgoing.promise()(b"45678901")
+        assert (pipe.sent, outgoing.queued_bytes) == (b"1234567890", 1), (
+            "what does not fit is left to the task"
+        )
+        pipe.room.release()
+        await outgoing.flush()
+        assert pipe.sent == b"12345678901"
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_overtakes_what_the_task_is_writing() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        outgoing.put(bytes(151))
+        await trio.testing.wait_all_tasks_blocked()
+        pipe.room_at_once_bytes = 10
+        outgoing.promise()(b"1")
+        assert pipe.sent == b""
+        for _ in range(3):
+            pipe.room.release()
+        await outgoing.flush()
+        assert pipe.sent == bytes(151) + b"1"
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_a_low_queue_is_told_by_the_task() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    told: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        outgoing.when_low(lambda: told.append(outgoing.queued_bytes))
+        pipe.room_at_once_bytes = 10
+        outgoing.promise()(b"1")
+        assert (pipe.sent, told) == (b"", [])
+        pipe.room.release()
+        await outgoing.flush()
+        assert (pipe.sent, told) == (b"1", [0])
+        nursery.cancel_scope.cancel()

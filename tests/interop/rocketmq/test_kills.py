@@ -13,7 +13,7 @@ import pytest
 
 from tests.interop.rocketmq.programs import interpreter
 from tests.support.rocketmq.official_client import GROUP, TOPIC, Official, kill_in_turn
-from tests.support.run.profile import amount
+from tests.support.run.profile import amount, limit_s
 from tests.support.run.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent
@@ -69,9 +69,11 @@ def _begin(folder: Path, words: list[str], home: Path, address: str) -> Official
     return Official(folder, [*words, address, TOPIC, GROUP], environment, home / "client.log")
 
 
+@pytest.mark.timeout(limit_s(900))
 def test_what_it_was_answered_holds(start: Start, tmp_path: Path) -> None:
     kill_in_turn(start, tmp_path, KILLS)
 
 
+@pytest.mark.timeout(limit_s(900))
 def test_workers_are_killed_one_after_the_other(start: Start, tmp_path: Path) -> None:
     kill_in_turn(start, tmp_path, KILLS, workers=2)

@@ -127,7 +127,7 @@ def test_too_many_connections(daemon: Daemon) -> None:
     for connection in opened:
         assert works(connection)
         connection.socket.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 12
     while time.monotonic() < deadline:
         with RawConnection(daemon.url) as again:
             again.send(encode_frame(FrameType.HELLO, 1, encode_body(hello("again"))))
@@ -194,7 +194,7 @@ def send_for_ever(raw: RawConnection, data: bytes) -> None:
 
 
 def wait_for_code(daemon: Daemon, code: str) -> list[dict[str, str]]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 12
     while time.monotonic() < deadline:
         found = [event for event in daemon.events() if event.get("code") == code]
         if found:

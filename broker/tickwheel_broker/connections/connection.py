@@ -393,6 +393,7 @@ class Connection:
         if not self.is_greeted:
             return
         while True:
+            outgoing.gathers = True
             while inbox.has_frame():
                 self.frame_since_s = None
                 if lifetime.is_draining:
@@ -407,6 +408,7 @@ class Connection:
                     await self._slow_ended.wait()
                 if outgoing.has_promised_much:
                     await parts.commit.wait_durable(parts.log.appended_position)
+            outgoing.gathers = False
             if not await self._receive():
                 return
 

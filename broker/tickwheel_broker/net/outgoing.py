@@ -42,6 +42,8 @@ class Outgoing:
         self._promised = 0
         self._promised_bytes = 0
         self._is_writing = False
+        self.gathers = False
+        """Whether more answers may follow at once, because requests are being taken: they leave together."""
         self.queued_bytes = 0
         self.put_bytes = 0
         """How much was queued since the beginning, also what was dropped after the end of the connection."""
@@ -151,7 +153,8 @@ class Outgoing:
     @property
     def _is_alone(self) -> bool:
         """Whether nothing else is about to be written, and little waits."""
-        return not (self._promised or self._is_writing or self._on_low or self.queued_bytes > _AT_ONCE_BYTES)
+        is_waited_for = self.gathers or self._promised or self._is_writing or self._on_low
+        return not is_waited_for and self.queued_bytes <= _AT_ONCE_BYTES
 
     async def _write_some(self) -> None:
         data: bytes | memoryview = self._take()

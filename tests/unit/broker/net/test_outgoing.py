@@ -178,3 +178,19 @@ async def test_who_waits_for_a_low_queue_is_told_by_the_task() -> None:
         await outgoing.flush()
         assert (pipe.sent, told) == (b"1", [0])
         nursery.cancel_scope.cancel()
+
+
+async def test_answers_to_requests_that_are_being_taken_leave_together() -> None:
+    pipe = Pipe()
+    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.run)
+        outgoing.gathers, pipe.room_at_once_bytes = True, 10
+        for number in range(3):
+            outgoing.promise()(b"%d" % number)
+        outgoing.gathers = False
+        assert pipe.sent == b""
+        pipe.room.release()
+        await outgoing.flush()
+        assert (pipe.sent, pipe.writes) == (b"012", 1)
+        nursery.cancel_scope.cancel()

@@ -24,7 +24,7 @@ class Bell:
             self._sleeper = None
 
     def silence(self) -> None:
-        """Forget that it was rung: whoever comes next waits."""
+        """Forget that it was rung: the next one to come waits."""
         self._rung = False
 
     async def wait(self) -> None:

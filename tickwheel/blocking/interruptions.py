@@ -54,7 +54,6 @@ def shield_here() -> Shield | None:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         return Shield(before)
-    above = getattr(
-        before, "__self__", None
-    )  # of a call that waits, and a handler of a signal has come above it
+    # Of a call that waits, and a handler of a signal has come above it.
+    above = getattr(before, "__self__", None)
     return Shield(before) if isinstance(above, Shield) and not above.is_lifted else None

@@ -484,28 +484,29 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """The message comes again at once; or, without ``requeue``, it becomes a dead letter. Raises ClientClosed."""
-        connection = self._open
-        if not requeue:
+        if requeue:
+            self._give_back(delivery_tag, 0)
+        else:
             self.give_up(delivery_tag)
-            return
-        held = self._unacked.pop(delivery_tag, None)
-        if held is not None:
-            connection.give_back(held[0], [held[1]], seen=True)
-            self._settled()
 
     def give_up(self, delivery_tag: str, error: str = "") -> None:
         """The message becomes a dead letter, because of ``error``. Raises ClientClosed."""
+        connection = self._open
         held = self._unacked.pop(delivery_tag, None)
         if held is not None:
-            self._open.give_up(*held, error)
+            connection.give_up(*held, error)
             self._settled()
 
     def requeue_later(self, delivery_tag: str, delay_ms: int) -> None:
         """The message comes again after a delay, and this delivery was no attempt. Raises ClientClosed."""
+        self._give_back(delivery_tag, delay_ms)
+
+    def _give_back(self, delivery_tag: str, delay_ms: int) -> None:
+        connection = self._open
         held = self._unacked.pop(delivery_tag, None)
         if held is not None:
-            self._open.give_back(held[0], [held[1]], seen=True, delay_ms=delay_ms)
-        self._settled()
+            connection.give_back(held[0], [held[1]], seen=True, delay_ms=delay_ms)
+            self._settled()
 
     def basic_recover(self, requeue: bool = True) -> None:
         """Gives back all that is un-acked here. Raises ClientClosed."""

@@ -430,9 +430,8 @@ class Connection:
         def gave_up() -> None:
             epoch = self.leases.take(acks, message_id)
             if epoch is not None:
-                why = (
-                    error[:_ERROR_CHARS].encode(errors="backslashreplace").decode()
-                )  # a surrogate has no bytes
+                # A surrogate has no bytes.
+                why = error[:_ERROR_CHARS].encode(errors="backslashreplace").decode()
                 give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=why)
 
         self.change(gave_up)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from tickwheel.client.times import Delay, duration_ms
-from tickwheel.protocol.errors import ClientClosed, TickwheelError
+from tickwheel.protocol.errors import ClientClosed, ClientForked, TickwheelError
 from tickwheel.worker.handler import Handler
 from tickwheel.worker.outcomes import INTERRUPTED, Kind, Outcome
 from tickwheel.worker.tally import Tally
@@ -76,7 +76,7 @@ class ThreadWorker:
         self._stopping.set()
 
     def run(self) -> None:
-        """Until `stop`, and until handlers are finished. Raises what the subscription raises."""
+        """Until `stop` or its client's end, and until handlers are finished. Raises what the subscription raises."""
         with self._subscribe() as subscription:
             self._subscription = subscription
             threads = [
@@ -122,9 +122,10 @@ class ThreadWorker:
                     self._stopping.set()
                     return
                 self._handle(message)
-        except ClientClosed as error:
-            if not self._stopping.is_set():
-                self._fail(error)
+        except ClientForked as error:
+            self._fail(error)
+        except ClientClosed:  # another thread has closed it, between two messages
+            self._stopping.set()
         except Exception as error:
             self._fail(error)
 

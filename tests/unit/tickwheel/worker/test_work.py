@@ -381,22 +381,32 @@ def test_the_blocking_twin() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_the_blocking_twin_ends_with_its_client() -> None:
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_the_blocking_twin_ends_with_its_client(is_waiting: bool) -> None:
+    """Whether its threads wait for a message then, or one has a message in hand and asks for the next one later."""
+    raised: list[BaseException] = []
     with tickwheel.testing.broker() as broker, broker.sync_client() as client:
-        begun = threading.Event()
+        begun, closed = threading.Event(), threading.Event()
 
         def handle(_: tickwheel.sync.Message) -> None:
             begun.set()
+            assert is_waiting or closed.wait(60)
 
-        worker = threading.Thread(
-            target=lambda: client.work("mails", handle, concurrency=2, signals=False), daemon=True
-        )
+        def work() -> None:
+            try:
+                client.work("mails", handle, concurrency=1, signals=False)
+            except BaseException as error:
+                raised.append(error)
+
+        worker = threading.Thread(target=work, daemon=True)
         worker.start()
         client.send("mails", b"x")
         assert begun.wait(60)
         client.close()
+        closed.set()
         worker.join(60)
         assert not worker.is_alive()
+    assert not raised
 
 
 async def _coroutine(_: Message) -> None: ...

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -261,18 +261,22 @@ def test_interrupted_while_it_subscribes(client: sync.Client, number: int) -> No
 
 @pytest.mark.parametrize("number", range(6))
 def test_interrupted_while_it_connects(shared: TestBroker, number: int) -> None:
-    """Whatever it had begun has ended: no thread and no descriptor is left."""
+    """Whatever it had begun has ended: no thread and no socket is left."""
     gc.collect()
-    threads, descriptors = set(threading.enumerate()), open_descriptors()
+    threads, sockets = set(threading.enumerate()), open_sockets()
     interrupted(number * 0.001, lambda: stay_in(shared.sync_client()))
     # Of those that were there before, some may end meanwhile: the broker's own, and what other tests have left.
-    wait_until(lambda: set(threading.enumerate()) <= threads, lambda: threading.enumerate())
-    wait_until(lambda: open_descriptors() <= descriptors, lambda: os.listdir("/proc/self/fd"))
+    wait_until(lambda: set(threading.enumerate()) <= threads, threading.enumerate)
+    wait_until(lambda: open_sockets() <= sockets, open_sockets)
 
 
-def open_descriptors() -> int:
-    """How many client sockets this process has open; the broker of the test is in it, and has as many."""
-    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+def open_sockets() -> set[str]:
+    """The sockets of this process, each by a name that no later one has; the broker of the test is in it."""
+    found = set()
+    for one in Path("/proc/self/fd").glob("*"):
+        with suppress(FileNotFoundError):  # it was closed just now
+            found.add(os.readlink(one))
+    return {name for name in found if name.startswith("socket:")}
 
 
 def test_a_message_that_came_with_the_interruption(

@@ -383,7 +383,8 @@ def test_the_blocking_twin() -> None:
 
 @pytest.mark.parametrize("is_waiting", [True, False])
 def test_the_blocking_twin_ends_with_its_client(is_waiting: bool) -> None:
-    """Whether its threads wait for a message then, or one has a message in hand and asks for the next one later."""
+    """Whether one of its threads waits for a message then, or its only one has a message in hand, and asks for the next
+    one later."""
     raised: list[BaseException] = []
     with tickwheel.testing.broker() as broker, broker.sync_client() as client:
         begun, closed = threading.Event(), threading.Event()
@@ -394,7 +395,7 @@ def test_the_blocking_twin_ends_with_its_client(is_waiting: bool) -> None:
 
         def work() -> None:
             try:
-                client.work("mails", handle, concurrency=1, signals=False)
+                client.work("mails", handle, concurrency=2 if is_waiting else 1, signals=False)
             except BaseException as error:
                 raised.append(error)
 

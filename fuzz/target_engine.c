@@ -106,6 +106,12 @@ static void put(engine_t *engine, input_t *in) {
     for (uint64_t i = 0; i < n; i++) versions[i] = ids[i] < store->next_id ? store->rows[ids[i]].version : 0;
     if (n && take8(in) % 4 == 0) versions[0]++;
     tw_lookup(store, ids, versions, n, engine->now_ms, verdicts);
+    uint64_t still = tw_still_scheduled(store, ids, versions, n, chosen), found = 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (ids[i] && ids[i] < store->next_id && store->rows[ids[i]].state == TW_SCHEDULED &&
+            store->rows[ids[i]].version == versions[i])
+            MUST(found < still && chosen[found++] == ids[i]);
+    MUST(found == still);
     uint64_t live = 0;
     for (uint64_t id = 1; id < store->next_id; id++)
         if (store->rows[id].state == TW_SCHEDULED || store->rows[id].state == TW_READY) chosen[live++] = id;
@@ -121,6 +127,8 @@ static void put(engine_t *engine, input_t *in) {
             if (verdicts[i] == 1 && store->rows[ids[i]].topic_id == t) chosen[count++] = ids[i];
         uint64_t first_seq = store->topics[t].count;
         int64_t  made = tw_runs(chosen, NULL, NULL, count, runs);
+        MUST(tw_runs_values(runs, (uint64_t)made) == count);
+        for (uint64_t i = 0; i < count; i++) MUST(chosen[i] < tw_runs_end(runs, (uint64_t)made));
         int      is_done = tw_apply_put(store, t, first_seq, runs, (uint64_t)made) == 0;
         MUST(is_done == (first_seq + count <= SEQS));
         for (uint64_t i = 0; is_done && i < count; i++)

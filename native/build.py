@@ -14,6 +14,7 @@ EXTENSION = Extension(
     HERE,
     tuple(sorted(path.name for path in HERE.glob("*.h"))),
     HERE / "tickwheel_native" / "_native.pyi",
+    libraries=("pthread",),
 )
 
 ffi = EXTENSION.make_ffi(HERE.parent)

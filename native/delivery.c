@@ -20,6 +20,19 @@ int64_t tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *t
     return count;
 }
 
+uint64_t tw_runs_end(const tw_run *runs, uint64_t n) {
+    uint64_t end = 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (runs[i].first + runs[i].count > end) end = runs[i].first + runs[i].count;
+    return end;
+}
+
+uint64_t tw_runs_values(const tw_run *runs, uint64_t n) {
+    uint64_t values = 0;
+    for (uint64_t i = 0; i < n; i++) values += runs[i].count;
+    return values;
+}
+
 /* ---- into the topic ---- */
 
 int64_t tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id) {
@@ -78,6 +91,20 @@ uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint
     return found;
 }
 
+static int is_scheduled(const tw_store *store, uint64_t id, uint32_t version) {
+    if (id == 0 || id >= store->next_id) return 0;
+    const tw_row *row = &store->rows[id];
+    return row->state == TW_SCHEDULED && row->version == version && tw_topic_exists(store, row->topic_id);
+}
+
+uint64_t tw_still_scheduled(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n,
+                            uint64_t *still) {
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (is_scheduled(store, ids[i], versions[i])) still[found++] = ids[i];
+    return found;
+}
+
 int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
                   uint8_t *verdicts) {
     int64_t due = 0;
@@ -85,10 +112,8 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
         if (i + 8 < n && ids[i + 8] < store->next_id) __builtin_prefetch(&store->rows[ids[i + 8]]);
         if (i + 4 < n && ids[i + 4] < store->next_id) __builtin_prefetch(store->log + store->rows[ids[i + 4]].position);
         verdicts[i] = TW_IS_NOT_DUE;
-        if (ids[i] == 0 || ids[i] >= store->next_id) continue;
+        if (!is_scheduled(store, ids[i], versions[i])) continue;
         const tw_row *row = &store->rows[ids[i]];
-        if (row->state != TW_SCHEDULED || row->version != versions[i]) continue;
-        if (!tw_topic_exists(store, row->topic_id)) continue;
         if (tw_due_ms(store, row, ids[i]) > now_ms) continue; /* its topic spreads more since: another timer is set */
         int whole = is_whole(store, row, ids[i]);
         verdicts[i] = whole ? TW_IS_DUE : TW_IS_BROKEN;

@@ -380,6 +380,9 @@ static inline uint32_t tw_key_partition(uint32_t hash) { return hash >> 22; }
 /* ---- delivery.c: each change is "decide, log, apply"; the apply functions also serve replay ---- */
 /* Compresses n values into runs (at most n); epochs and times may be NULL. Returns the number of runs. */
 int64_t  tw_runs(const uint64_t *values, const uint32_t *epochs, const int64_t *times, uint64_t n, tw_run *runs);
+/* The value behind the last one of any run; how many values all have. 0: there are none. */
+uint64_t tw_runs_end(const tw_run *runs, uint64_t n);
+uint64_t tw_runs_values(const tw_run *runs, uint64_t n);
 enum {
     TW_IS_NOT_DUE = 0, /* cancelled, superseded, or in its topic already */
     TW_IS_DUE = 1,
@@ -388,6 +391,10 @@ enum {
 /* Whether messages are due for their topics. Returns how many are. */
 int64_t  tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n, int64_t now_ms,
                    uint8_t *verdicts);
+/* Those of messages that were looked up that are still as they were: waiting for their time, with the same version, and
+ * with a topic. Returns how many. */
+uint64_t tw_still_scheduled(const tw_store *store, const uint64_t *ids, const uint32_t *versions, uint64_t n,
+                            uint64_t *still);
 /* Those of some messages whose record in the log does not match its checksum: at most n. What is still being collected
  * for the log lies in memory, and is not looked at. Returns how many. */
 uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *damaged);

@@ -116,8 +116,7 @@ class Store:
         """A store of what was opened, which it closes, also when this fails. ``healer``: where the log is a copy."""
         try:
             # What was due before its first tick is due at it: the wheel stands one tick before.
-            tick_ms = min(opened.applier.tick_ms or now_ms, now_ms)
-            wheel = TimerWheel(opened.tables.directory, tick_ms - 1, opened.reserve)
+            wheel = TimerWheel(opened.tables.directory, opened.first_tick_ms(now_ms) - 1, opened.reserve)
             try:
                 return cls(opened, wheel, disk, settings, now_ms, healer)
             except BaseException:

@@ -1,27 +1,32 @@
 """Group commit: many replies, deliveries and answers wait for one fdatasync.
 
 While one sync is on the disk, new sends and acks gather; the next sync covers them all. So the number of
-syncs adapts itself to the disk and the load without a setting. A failed sync is final: it is reported,
+syncs adapts itself to the disk and the load without a setting. A reply that comes alone need not wait for the
+task that does this: its sync begins where it is asked for. A failed sync is final: it is reported,
 everything stops, and nothing is ever tried again, because the kernel may have thrown the unwritten pages
 away.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
+import contextvars
+import errno
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import outcome
 import trio
 
 from tickwheel_broker.bell import Bell
+from tickwheel_native import sync_thread
 from timerlog.commitlog.durability import SyncTicket
 from timerlog.commitlog.log import CommitLog
+from timerlog.errors import TooManyOpenFiles
 from timerlog.tables.lateness import Histogram
 
 LAZY_SYNC_S = 0.01
@@ -70,29 +75,39 @@ class Recipient(Protocol):
         """It is durable what the frame tells of."""
 
 
-class SyncRunner(Protocol):
-    """Runs a blocking sync without blocking the event loop. A simulation runs it in place instead."""
+SyncEnded: TypeAlias = Callable[[outcome.Outcome[float]], None]
+"""Hears how many seconds a sync took, or why it failed. Raises nothing."""
 
-    async def run(self, work: Callable[[], None]) -> None:
-        """Run `work` to its end, also when cancelled meanwhile; its exception is raised here."""
+
+class SyncRunner(Protocol):
+    """Syncs files without blocking the event loop. A simulation does it in place instead."""
+
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
+        """Begin to sync the files of the ticket, when the last sync has ended. `ended` is called in the event loop as
+        soon as that is done, or has failed with an OSError."""
 
 
 class SyncThread:
-    """One thread for one disk, for as long as the `with` block. Half the latency of `trio.to_thread`, which
-    does more for each call."""
+    """One thread for one disk, for as long as the `with` block. It is not one of Python's: neither its beginning nor
+    its end waits for the interpreter's lock."""
 
     def __init__(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._work: queue.SimpleQueue[tuple[Callable[[], None], trio.lowlevel.Task] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread = threading.Thread(target=self._serve, name="tickwheel-sync", daemon=True)
-        self._thread.start()
+        """Raises TooManyOpenFiles, and OSError if there is no thread left."""
+        self._told = _eventfd()
+        try:
+            self._thread = sync_thread.start(self._told)
+        except OSError:
+            os.close(self._told)
+            raise
+        self._ended: SyncEnded | None = None
+        self._kept: object = None
+        trio.lowlevel.spawn_system_task(self._listen)
 
-    async def run(self, work: Callable[[], None]) -> None:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """See `SyncRunner`."""
-        self._work.put((work, trio.lowlevel.current_task()))
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        assert self._ended is None, "one sync at a time"
+        self._kept = sync_thread.begin(self._thread, [file.fileno() for file in ticket.files])
+        self._ended = ended
 
     def __enter__(self) -> SyncThread:
         return self
@@ -100,21 +115,49 @@ class SyncThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._work.put(None)
-        self._thread.join()
+        sync_thread.stop(self._thread)
+        trio.lowlevel.notify_closing(self._told)
+        os.close(self._told)
+        self._told = -1
 
-    def _serve(self) -> None:
-        while (item := self._work.get()) is not None:
-            work, task = item
-            result = outcome.capture(work)
-            self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+    async def _listen(self) -> None:
+        with suppress(trio.ClosedResourceError):
+            while self._told >= 0:
+                await trio.lowlevel.wait_readable(self._told)
+                if self._told >= 0:  # it may have been closed in the same turn
+                    self._tell()
+
+    def _tell(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._told)
+        ended, self._ended = self._ended, None
+        assert ended is not None, "it ends once"
+        ended(outcome.capture(lambda: sync_thread.ended(self._thread) / 1e9))
+
+
+def _eventfd() -> int:
+    try:
+        return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(f"no descriptor is left for syncs: {error.strerror}") from error
+        raise
 
 
 class InPlace:
-    """Runs the sync in the event loop: for simulations, where no thread may exist."""
+    """Syncs in the event loop: for simulations, where no thread may exist."""
+
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
+        """See `SyncRunner`."""
+        trio.lowlevel.spawn_system_task(self._carry, ticket.run, ended, context=contextvars.copy_context())
+
+    async def _carry(self, work: Callable[[], None], ended: SyncEnded) -> None:
+        began_s = time.perf_counter()
+        result = await outcome.acapture(self.run, work)
+        ended(result if isinstance(result, outcome.Error) else outcome.Value(time.perf_counter() - began_s))
 
     async def run(self, work: Callable[[], None]) -> None:
-        """See `SyncRunner`."""
+        """Return when it is done."""
         await trio.lowlevel.checkpoint()
         work()
 
@@ -122,12 +165,17 @@ class InPlace:
 class Committer(Protocol):
     """Where a group commit becomes durable: on this machine's disk, or on several machines."""
 
+    begins_at_once: bool
+    """Whether `begin` begins it; otherwise that is done, and goes on, only while its end is waited for."""
+
     @property
     def is_current(self) -> bool:
         """Whether what is durable may be told at once; otherwise `settle` comes first."""
 
-    async def commit(self, ticket: SyncTicket) -> float:
-        """Return once the ticket is durable: how many seconds that took. Raises SyncFailed."""
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
+        """Make the ticket durable, one at a time. `ended` hears first how many seconds that took, or why it failed
+        (SyncFailed); then the function that is returned returns, which waits for it. Where nothing begins at once, it
+        is to be called once."""
 
     async def settle(self) -> None:
         """Return once no commit is under way any more, also none that was cancelled, and what is durable may be told.
@@ -137,30 +185,37 @@ class Committer(Protocol):
 class DiskCommitter:
     """Durable is what the disk has."""
 
+    begins_at_once = True
     is_current = True
 
     def __init__(self, runner: SyncRunner) -> None:
         self._runner = runner
 
-    async def commit(self, ticket: SyncTicket) -> float:
-        """See `Committer`."""
-        took_s = 0.0
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
+        """See `Committer`. Who is cancelled waits nevertheless."""
+        has_ended = trio.Event()
 
-        def sync() -> None:
-            """Timed where it runs: what it takes to come there is not the disk's."""
-            nonlocal took_s
-            began_s = time.perf_counter()
-            ticket.run()
-            took_s = time.perf_counter() - began_s
+        def end(result: outcome.Outcome[float]) -> None:
+            ended(outcome.Error(_explained(result.error)) if isinstance(result, outcome.Error) else result)
+            has_ended.set()
 
-        try:
-            await self._runner.run(sync)
-        except OSError as error:
-            raise SyncFailed(f"the disk did not take the log: {error.strerror or error}") from error
-        return took_s
+        async def wait() -> None:
+            with trio.CancelScope(shield=True):
+                await has_ended.wait()
+
+        self._runner.begin(ticket, end)
+        return wait
 
     async def settle(self) -> None:
         """See `Committer`: a sync runs to its end, also when it is cancelled."""
+
+
+def _explained(error: BaseException) -> BaseException:
+    if not isinstance(error, OSError):
+        return error
+    failed = SyncFailed(f"the disk did not take the log: {error.strerror or error}")
+    failed.__cause__ = error
+    return failed
 
 
 class SyncFigures:
@@ -210,6 +265,13 @@ class GroupCommit:
         self._is_about_to_deliver = is_about_to_deliver
         self._has_patience = False
         self._is_hurried = False
+        self._is_running = False
+        self._ticket: SyncTicket | None = None
+        self._pending: Callable[[], Awaitable[None]] | None = None
+        """The sync that is under way, and the end of it."""
+        self._failure: BaseException | None = None
+        self._released_last = 0
+        """How many replies the last sync released."""
 
     def mark_dirty(self) -> None:
         """Something was staged for which no reply waits: ticks."""
@@ -219,9 +281,12 @@ class GroupCommit:
         """A task was woken that will append something in this turn of the loop: it shares the next sync."""
         self._has_patience = True
 
-    def when_durable(self, position: int, sink: Sink, reply: bytes, *, is_hurried: bool = True) -> None:
+    def when_durable(
+        self, position: int, sink: Sink, reply: bytes, *, is_hurried: bool = True, is_last: bool = False
+    ) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already. What is not
-        `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync."""
+        `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync. `is_last`: who asks has
+        nothing more to append now, so its sync may begin if no others are expected."""
         if (
             position <= max(self._store.log.durable_position, self._handed_over)
             and self._committer.is_current
@@ -232,9 +297,23 @@ class GroupCommit:
         if waiting and waiting[-1][0] > position:
             position = waiting[-1][0]
         waiting.append((position, sink, reply))
+        if is_last and len(waiting) == 1 and self._expects_no_others and self._begins_here():
+            return
         self._is_hurried |= is_hurried
         self._urgent.ring()
         self._dirty.ring()
+
+    @property
+    def _expects_no_others(self) -> bool:
+        """Where the last sync was for several replies, the next one waits for this turn of the loop to end."""
+        return (
+            self._is_running
+            and self._released_last <= 1
+            and self._committer.begins_at_once
+            and self._pending is None
+            and self._failure is None
+            and not self._has_patience
+        )
 
     def tell(self, outgoing: Recipient, frame: bytes) -> None:
         """Queue a frame that tells of the state as it is now: it leaves once all of that is durable, and behind what
@@ -280,18 +359,23 @@ class GroupCommit:
             await self.sync_once()
 
     async def _sync_before_replying(self) -> None:
-        while True:
-            await self._dirty.wait()
-            if not self._waiting:
-                self._urgent.silence()  # it was for replies that have left
-                with trio.move_on_after(LAZY_SYNC_S):
-                    await self._urgent.wait()
-            if self._waiting and not self._is_hurried:
-                await self._wait_for_delivery()
-            if self._has_patience:
-                self._has_patience = False
-                await trio.lowlevel.checkpoint()
-            await self.sync_once()
+        self._is_running = True
+        try:
+            while True:
+                await self._dirty.wait()
+                if not self._waiting:
+                    self._urgent.silence()  # it was for replies that have left
+                    with trio.move_on_after(LAZY_SYNC_S):
+                        await self._urgent.wait()
+                if self._waiting and not self._is_hurried:
+                    await self._wait_for_delivery()
+                if self._has_patience:
+                    self._has_patience = False
+                    await trio.lowlevel.checkpoint()
+                await self.sync_once()
+        finally:
+            self._is_running = False
+            await self._wait_for_pending()
 
     async def _wait_for_delivery(self) -> None:
         """A sync of acks alone that began now would keep a delivery waiting: they share the one that it needs."""
@@ -301,19 +385,75 @@ class GroupCommit:
 
     async def sync_once(self) -> None:
         """Make everything staged durable and release the replies that waited for it. Raises SyncFailed."""
-        store = self._store
+        await self._wait_for_pending()
         self._is_hurried = False
-        ticket = store.begin_sync()
-        if ticket is None:
-            # Nothing that matters was appended: what little lies behind the durable position needs no sync.
-            position = store.log.appended_position  # what comes meanwhile is for the next one
-            await self._committer.settle()
-            self._release(position)
+        if (pending := self._begin()) is not None:
+            await self._wait(pending)
             return
+        # Nothing that matters was appended: what little lies behind the durable position needs no sync.
+        position = self._store.log.appended_position  # what comes meanwhile is for the next one
+        await self._committer.settle()
+        self._release(position)
+
+    async def _wait_for_pending(self) -> None:
+        """Until none is under way. Raises SyncFailed."""
+        while self._pending is not None:
+            await self._wait(self._pending)
+        self._check()
+
+    async def _wait(self, pending: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await pending()
+        finally:
+            if self._pending is pending:  # it was cancelled, which only several machines allow
+                self._pending = self.figures.began_s = None
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        """It is final: the task ends with it, whoever met it."""
+        self._failure = error
+        self._urgent.ring()
+        self._dirty.ring()
+
+    def _begins_here(self) -> bool:
+        """Begins a sync that the task need not know of, but where it fails."""
+        try:
+            return self._begin() is not None
+        except Exception:
+            return False
+
+    def _begin(self) -> Callable[[], Awaitable[None]] | None:
+        """Begins to make everything staged durable; None when there is nothing. The log does not say twice what is to
+        be synced: a sync that could not be begun is a failed one."""
+        try:
+            ticket = self._store.begin_sync()
+            if ticket is None:
+                return None
+            self._ticket = ticket
+            pending = self._pending = self._committer.begin(ticket, self._ended)
+        except BaseException as error:
+            self._fail(error)
+            raise
         self.figures.began_s = trio.current_time()
-        self.figures.seconds.observe(await self._committer.commit(ticket))
-        self.figures.began_s = None
-        self.figures.replies.observe(self._release(store.finish_sync(ticket)))
+        return pending
+
+    def _ended(self, result: outcome.Outcome[float]) -> None:
+        """In the loop, at once: a reply does not wait for the task to have its turn."""
+        self._pending = self.figures.began_s = None
+        try:
+            self._finish(result.unwrap())
+        except BaseException as error:
+            self._fail(error)
+
+    def _finish(self, took_s: float) -> None:
+        assert self._ticket is not None
+        self.figures.seconds.observe(took_s)
+        self._released_last = self._release(self._store.finish_sync(self._ticket))
+        self.figures.replies.observe(self._released_last)
         self._on_durable()
 
     def _release(self, durable_position: int) -> int:

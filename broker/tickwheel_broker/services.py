@@ -7,7 +7,8 @@
 Each is one task; the arrows are bounded memory channels of batches. A batch is thousands of messages in
 numpy arrays, so Python runs a few times a batch. When a channel is full, the service before it waits; when
 EnqueueGet waits, the backlog grows, and when the backlog is over its limit, producers wait: memory stays
-bounded from end to end.
+bounded from end to end. A few messages, while nothing else is on its way, need no channel: one task takes them
+through all services, and they come as much earlier as the other tasks would have waited for their turn.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ B = TypeVar("B", bound=Sized)
 
 BATCH_MESSAGES = 4_096
 """Messages a turn: some hundred microseconds of work, so that no other task waits long."""
+
+STRAIGHT_MESSAGES = 64
+"""So many may go through all services in one turn."""
 
 CHANNEL_BATCHES = 4
 _RETRY_S = 0.5
@@ -180,42 +184,86 @@ class Services:
         while True:
             await self._durable_moved.wait()
             while (batch := engine.enqueue_get.take(BATCH_MESSAGES)) is not None:
-                await self.pending.send(batch)
+                await self._to_enqueue_put(batch)
                 if not self.is_behind:
                     self._backlog_fell.unpark_all()
 
     async def _enqueue_put(self) -> None:
-        engine, clock = self._engine, self._clock
         async for batch in self.pending:
-            already_due = await self._with_room(lambda: engine.enqueue_put.link(batch, clock.now_ms()))  # noqa: B023
-            self.timers_changed()
+            already_due = await self._with_room(lambda: self._link(batch))  # noqa: B023
             if already_due is not None:
                 await self.due.send(already_due)
 
     async def _dequeue_get(self) -> None:
         engine = self._engine
         while True:
-            batch = engine.dequeue_get.turn(self._clock.now_ms(), BATCH_MESSAGES)
-            if batch is not None:
-                await self.due.send(batch)
-            else:
+            now_ms = self._clock.now_ms()
+            if not engine.dequeue_get.has_work(now_ms):
                 self._wakes_at_ms = engine.dequeue_get.next_wakeup_ms()
                 await self._alarm.sleep_until(self._wakes_at_ms)
+            elif (batch := engine.dequeue_get.turn(now_ms, BATCH_MESSAGES)) is not None:
+                await self._to_dequeue_get_message(batch)
+            else:
+                await trio.lowlevel.checkpoint()
 
     async def _dequeue_get_message(self) -> None:
         async for batch in self.due:
-            looked_up = self._engine.dequeue_get_message.look_up(batch, self._clock.now_ms())
-            if len(looked_up.damaged):
-                self.damaged += len(looked_up.damaged)
-                _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
-            await self.ready.send(looked_up)
+            await self.ready.send(self._look_up(batch))
 
     async def _dequeue_put_message(self) -> None:
-        engine, clock = self._engine, self._clock
         async for batch in self.ready:
-            moved = await self._with_room(lambda: engine.dequeue_put_message.move(batch, clock.now_ms()))  # noqa: B023
-            self._publish()
-            engine.look.count_lateness(self.lateness_ms, moved, clock.now_ms())
+            await self._with_room(lambda: self._move(batch))  # noqa: B023
+
+    # What a service does with a batch.
+
+    def _link(self, batch: DueBatch) -> DueBatch | None:
+        already_due = self._engine.enqueue_put.link(batch, self._clock.now_ms())
+        self.timers_changed()
+        return already_due
+
+    def _look_up(self, batch: DueBatch) -> ReadyBatch:
+        looked_up = self._engine.dequeue_get_message.look_up(batch, self._clock.now_ms())
+        if len(looked_up.damaged):
+            self.damaged += len(looked_up.damaged)
+            _log.error("messages are damaged and set aside", count=len(looked_up.damaged))
+        return looked_up
+
+    def _move(self, batch: ReadyBatch) -> None:
+        moved = self._engine.dequeue_put_message.move(batch, self._clock.now_ms())
+        self._publish()
+        self._engine.look.count_lateness(self.lateness_ms, moved, self._clock.now_ms())
+
+    # Straight through, or into the channel, where there is time to wait for room on the disk.
+
+    async def _to_enqueue_put(self, batch: DueBatch) -> None:
+        if not self._goes_straight(batch):
+            await self.pending.send(batch)
+            return
+        try:
+            already_due = self._link(batch)
+        except DiskFull:
+            await self.pending.send(batch)
+            return
+        if already_due is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._to_dequeue_get_message(already_due)
+
+    async def _to_dequeue_get_message(self, batch: DueBatch) -> None:
+        if not self._goes_straight(batch):
+            await self.due.send(batch)
+            return
+        looked_up = self._look_up(batch)
+        try:
+            self._move(looked_up)
+        except DiskFull:
+            await self.ready.send(looked_up)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def _goes_straight(self, batch: DueBatch) -> bool:
+        is_busy = self.pending.batches or self.due.batches or self.ready.batches
+        return not is_busy and len(batch) <= STRAIGHT_MESSAGES
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there

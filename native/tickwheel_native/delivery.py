@@ -46,9 +46,25 @@ def runs(values: UInt64s, epochs: UInt32s | None, times: Int64s | None, into: Ru
     return lib.tw_runs(*pointers, len(values), runs_pointer(into))
 
 
+def runs_end(of: Runs) -> int:
+    """The value behind the last one of any run; 0: there are none."""
+    return lib.tw_runs_end(runs_pointer(of), len(of))
+
+
+def runs_values(of: Runs) -> int:
+    """How many values all runs have."""
+    return lib.tw_runs_values(runs_pointer(of), len(of))
+
+
 def lookup(store: Store, ids: UInt64s, versions: UInt32s, now_ms: int, verdicts: UInt8s) -> int:
     """Whether messages are due for their topics: DUE, DAMAGED or 0. Returns how many are due."""
     return lib.tw_lookup(store, uint64s(ids), uint32s(versions), len(ids), now_ms, uint8s(verdicts))
+
+
+def still_scheduled(store: Store, ids: UInt64s, versions: UInt32s, into: UInt64s) -> int:
+    """Writes those of some messages that still wait for their time, with the same version, and whose topic is there;
+    returns how many."""
+    return lib.tw_still_scheduled(store, uint64s(ids), uint32s(versions), len(ids), uint64s(into))
 
 
 def damaged(store: Store, ids: UInt64s, into: UInt64s) -> int:

@@ -420,6 +420,10 @@ class OpenSegment:
         limits = self._view.sync_limits
         self._inode.sync(None if limits is None else limits.get(id(self._inode), 0))
 
+    def fileno(self) -> int:
+        """Of what holds its bytes: it is nothing that could be synced."""
+        return self._inode.fd
+
     def cut(self, end: int) -> None:
         if self._view.step():
             self._inode.cut(end)

@@ -21,7 +21,7 @@ from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve_broker, store_settings
-from tickwheel_broker.group_commit import Committer, InPlace, SyncFailed
+from tickwheel_broker.group_commit import Committer, InPlace, SyncEnded, SyncFailed
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_native import memory
@@ -33,6 +33,7 @@ from tickwheel_simulation.network import MemoryListener
 from tickwheel_simulation.oracle import Violation
 from tickwheel_simulation.scene import Scene
 from tickwheel_simulation.tap import tap, tapped_queue, tapped_unsubscribe
+from timerlog.commitlog.durability import SyncTicket
 from timerlog.errors import DamagedLog, DiskFull, StoreError
 from timerlog.files import mapped_file as region
 from timerlog.files.disk import LOG_FOLDER, segment_path
@@ -54,15 +55,20 @@ class DiskThread(InPlace):
     def __init__(self, machine: Machine, view: View) -> None:
         self._machine = machine
         self._view = view
+        self._written: dict[int, int] = {}
 
-    async def run(self, work: Any) -> None:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """See `SyncRunner`."""
-        writes = self._view.written()
+        self._written = self._view.written()
+        super().begin(ticket, ended)
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """See `InPlace`."""
         with trio.CancelScope(shield=True), trio.move_on_after(self._machine.sync_delay_s()):
             await self._machine.died.wait()
         if self._view.is_dead:
-            await trio.lowlevel.checkpoint()
-        self._view.sync_limits = writes
+            raise Killed
+        self._view.sync_limits = self._written
         try:
             work()
         finally:

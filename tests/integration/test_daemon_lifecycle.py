@@ -29,13 +29,13 @@ from tickwheel.protocol.messages import Delivery, decode_deliver
 from tickwheel_broker.exit_codes import ExitCode
 
 BROKEN_SYNC = """
-import timerlog.files.disk
-real_sync = timerlog.files.disk.FileSegment.sync
-def sync(self):
+import tickwheel_native.sync_thread
+real_ended = tickwheel_native.sync_thread.ended
+def ended(thread):
     if os.path.exists(json.loads(sys.argv[1])["data_dir"] + ".broken"):
         raise OSError(5, "Input/output error")
-    real_sync(self)
-timerlog.files.disk.FileSegment.sync = sync
+    return real_ended(thread)
+tickwheel_native.sync_thread.ended = ended
 """
 
 

@@ -71,3 +71,26 @@ def test_none_is_lost_between_threads(broker: EmbeddedBroker) -> None:
         client.send_many("many", [str(n).encode() for n in range(2_000)])
         work(client, "many", handle, 4, done)
     assert set(found.values()) == {1}
+
+
+def test_what_another_thread_has_taken_is_no_end(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the arrival of a message and its return another thread may come."""
+    taken: list[sync.Message] = []
+    with broker.sync_client() as client, client.subscribe("taken", credit=1, batch=1) as subscription:
+        carry = client.session.run
+
+        def run(work: Any) -> Any:
+            result = carry(work)
+            if not taken:
+                taken.append(subscription._messages.popleft())
+                taken[0].ack()
+            return result
+
+        client.send_many("taken", [b"1", b"2"])
+        monkeypatch.setattr(client.session, "run", run)
+        message = subscription.receive()
+        assert message is not None
+        assert {message.body, taken[0].body} == {b"1", b"2"}
+        message.ack()

@@ -24,9 +24,8 @@ HANGING = """
 import tickwheel_broker.services, tickwheel_broker.monitoring.vitals as vitals, trio
 vitals.STALL_S, vitals.LOOK_S = 1.0, 0.1
 async def hang(self):
-    async for batch in self.pending:
-        await trio.sleep_forever()
-tickwheel_broker.services.Services._enqueue_put = hang
+    await trio.sleep_forever()
+tickwheel_broker.services.Services._enqueue_get = hang
 """
 BLOCKED = """
 import time

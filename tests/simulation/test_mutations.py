@@ -81,6 +81,7 @@ def test_a_sync_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         "not_found",
         "broker counts",
         "same id",
+        "is stale",
     )
 
 
@@ -99,6 +100,10 @@ def test_a_wheel_that_fires_five_milliseconds_early(monkeypatch: pytest.MonkeyPa
     def early(dequeue: Any, store: Any, now_ms: int, limit: int) -> Any:
         return dequeue(store, now_ms + 5, limit)
 
+    def work(has_work: Any, store: Any, now_ms: int) -> Any:
+        return has_work(store, now_ms + 5)
+
+    mutate(monkeypatch, DequeueGet, "has_work", work, every=1)
     monkeypatch.setattr(DequeueGet, "next_wakeup_ms", lambda self: _minus(self._wheel.next_event_ms(), 5))
     mutate(monkeypatch, DequeueGet, "turn", early, every=1)
     assert found("ms early", "has two holders")

@@ -39,6 +39,7 @@ from timerlog.layout import (
 
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
+_MARK: Final = struct.Struct("<Q")  # the durable position
 #: On a full disk not every sync is marked.
 _MARK_STEP_BYTES: Final = 4096
 
@@ -81,8 +82,9 @@ class CommitLog:
                 f"segment_bytes {self.segment_bytes} is too small for max_frame_bytes {max_frame_bytes}: use at least "
                 f"{needed}, or lower max_frame_bytes (an existing directory keeps its segment size)"
             )
-        self._staging = np.empty(capacity, np.uint8)
-        native_store.use_staging(self.native, self._staging)
+        staging = np.empty(capacity, np.uint8)
+        self._staging = staging.data
+        native_store.use_staging(self.native, staging)
         native_log.read_from(self.native, self.base_pointer)
 
     def attach(self, base: int, file: SegmentFile) -> None:
@@ -317,7 +319,7 @@ class CommitLog:
         if count:
             base, file = self._current()
             position = int(self.native.staging_position)
-            data = memoryview(self._staging)[:count]
+            data = self._staging[:count]
             self._write(file, position - base, data)
             self.native.staging_position = position + count
             self.native.staging_bytes = 0
@@ -393,7 +395,7 @@ class CommitLog:
         self._marked_position = self.durable_position
         was_dirty = self._dirty
         with suppress(DiskFull), self.spending(None):  # it helps recovery, but nothing depends on it
-            self.append(RecordType.MARK, 0, struct.pack("<Q", self.durable_position))
+            self.append(RecordType.MARK, 0, _MARK.pack(self.durable_position))
         self._dirty = was_dirty
 
     def drop(self, base: int) -> None:

@@ -28,6 +28,7 @@ NACK_HEAD: Final = struct.Struct("<Q")  # how many runs
 GROUP_SEEN: Final = struct.Struct("<q?")
 #: Of a GROUP_ORDER record: whether the group ignores ordering keys from then on.
 GROUP_ORDER: Final = struct.Struct("<?")
+_PUT_HEAD: Final = struct.Struct("<qQQ")  # `PUT_HEAD` of the layout
 _LEASE_TAIL: Final = struct.Struct("<q")  # when the leases were given
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
 _KEYS, _HEADERS, _PRIORITIES, _ORDERS = 4, 8, 2, 32
@@ -136,6 +137,10 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
     return np.frombuffer(view, RUN, count, NACK_HEAD.size), bytes(view[end:]).decode()
 
 
+def pack_put(tick_ms: int, first_seq: int, runs: Runs) -> bytes:
+    return _PUT_HEAD.pack(tick_ms, first_seq, len(runs)) + runs.tobytes()
+
+
 def pack_lease(runs: Runs, now_ms: int) -> bytes:
     return runs.tobytes() + _LEASE_TAIL.pack(now_ms)
 
@@ -166,7 +171,7 @@ def in_records(
     record: RecordType, aux: int, runs: Runs, pack: Callable[[Runs], bytes] = lambda runs: runs.tobytes()
 ) -> list[Control]:
     """Runs as control records, each of which fits into a segment; ``pack`` makes the payload of one."""
-    assert runs["count"].all(), "a run that is logged names messages"
+    assert np.count_nonzero(runs["count"]) == len(runs), "a run that is logged names messages"
     return [
         (record, aux, pack(runs[start : start + RUNS_A_RECORD]))
         for start in range(0, len(runs), RUNS_A_RECORD)

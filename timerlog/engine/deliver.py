@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +28,9 @@ from timerlog.tables.lateness import LatenessOf
 
 FETCH_LIMIT: Final = 8192
 FRAME_HEAD_BYTES: Final = 16
-_ACK_HEAD_BYTES: Final = 8
+_ACK_HEAD: Final = struct.Struct("<II")  # group, count
+_ACK_HEAD_BYTES: Final = _ACK_HEAD.size
+_ACK_REPLY: Final = struct.Struct("<II")  # how many were accepted, and how many not
 _DELIVER = 22
 _ACK_OK = 24
 _FETCH_OK = 111
@@ -137,7 +140,7 @@ class Deliver:
         seqs, epochs, until_ms = scratch.seqs[:count], scratch.epochs[:count], scratch.times[:count]
         if asked is not None and asked.lease_ms is not None:
             until_ms[:] = min(now_ms + asked.lease_ms, MAX_TIME_MS)
-        assert int(until_ms.min()) > now_ms, "a lease ends after it was given"
+        assert np.count_nonzero(until_ms > now_ms) == count, "a lease ends after it was given"
         ids = self._tables.ids_of(self._groups.record(group_id).topic_id)[seqs]
         if len(damaged := self._engine.damaged(ids)):
             delivery.unselect(self._native, group_id, seqs)
@@ -206,7 +209,7 @@ class Deliver:
         ``DiskFull``."""
         if len(payload) < _ACK_HEAD_BYTES:
             raise ValueError("an ACK has at least 8 bytes")
-        group_id, count = (int(value) for value in np.frombuffer(payload, "<u4", 2))
+        group_id, count = _ACK_HEAD.unpack_from(payload)
         if count == 0 or count > MAX_BATCH or len(payload) != _ACK_HEAD_BYTES + 12 * count:
             raise ValueError(f"an ACK of {count} messages cannot have {len(payload)} bytes")
         if self._topics.is_sharded(self._groups.record(group_id).topic_id):
@@ -252,13 +255,13 @@ class Deliver:
         return accepted
 
     def _ack_reply(self, payload: Buffer, correlation: int, count: int, accepted: int) -> bytes:
-        refused = np.flatnonzero(self._scratch.codes[:count]) if accepted < count else self._scratch.codes[:0]
-        exceptions = np.empty(len(refused), _EXCEPTION)
-        if len(refused):
+        exceptions = np.empty(count - accepted, _EXCEPTION)
+        if accepted < count:
+            refused = np.flatnonzero(self._scratch.codes[:count])
             exceptions["index"] = refused
             exceptions["code"] = self._scratch.codes[refused]
             exceptions["id"] = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)[refused]
-        body = np.array([accepted, len(refused)], "<u4").tobytes() + exceptions.tobytes()
+        body = _ACK_REPLY.pack(accepted, len(exceptions)) + exceptions.tobytes()
         frame = bytearray(FRAME_HEAD_BYTES) + body
         delivery.finish_frame(frame, len(body), _ACK_OK, correlation)
         return bytes(frame)

@@ -33,6 +33,9 @@ class SegmentFile(Protocol):
     def sync(self) -> None:
         """Returns when everything written is on the disk. Raises ``OSError``; safe in another thread."""
 
+    def fileno(self) -> int:
+        """What a thread that is not Python's may sync."""
+
     def cut(self, end: int) -> None:
         """Forgets everything from ``end`` on, durably; the file keeps no stale bytes there."""
 
@@ -172,6 +175,9 @@ class FileSegment:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
 
     def cut(self, end: int) -> None:
         size = self.size_bytes

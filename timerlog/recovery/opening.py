@@ -37,6 +37,7 @@ from timerlog.files.small_files import unseal
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
+    MessageState,
     RecordType,
 )
 from timerlog.recovery import checkpoint as checkpoints
@@ -75,6 +76,16 @@ class Opened:
     reserve: Reserve
     #: Of a replica: what each segment begins with besides.
     genesis: bytes | msgspec.UnsetType = msgspec.UNSET
+
+    def first_tick_ms(self, now_ms: int) -> int:
+        """Where the wheel begins: what was due while no broker ran becomes due in the order of its times. A log of
+        which nothing was ever due knows no tick; it begins with the earliest of its messages."""
+        return min(self.applier.tick_ms or self._earliest_ms(now_ms), now_ms)
+
+    def _earliest_ms(self, now_ms: int) -> int:
+        rows = self.tables.rows[int(self.tables.native.first_id) : self.tables.next_id]
+        waiting = rows["state"] == MessageState.SCHEDULED
+        return max(1, int(rows["deliver_at_ms"].min(initial=now_ms, where=waiting)))
 
 
 def open_directory(

@@ -21,17 +21,16 @@ class DequeueGetMessage:
         replica it is fetched again first.
         ``now_ms`` may lie below what was due: then the clock went back since, and what was due stays so."""
         is_message = due.owner == MESSAGE_TIMER
-        if is_message.all():
+        if np.count_nonzero(is_message) == len(due):
             messages, leases = due, due.part(0, 0)
         else:
             messages, leases = due.where(is_message), due.where(~is_message)
         ids = np.ascontiguousarray(messages.ref)
         versions = np.ascontiguousarray(messages.epoch)
         verdicts = np.empty(len(ids), np.uint8)
-        delivery.lookup(self._native, ids, versions, not_before(messages, now_ms), verdicts)
-        good = verdicts == delivery.DUE
-        if good.all():
+        if delivery.lookup(self._native, ids, versions, not_before(messages, now_ms), verdicts) == len(ids):
             return ReadyBatch(ids, versions, ids[:0], leases)
+        good = verdicts == delivery.DUE
         is_damaged = np.flatnonzero(verdicts == delivery.DAMAGED)
         lost = self._engine.are_lost(ids[is_damaged])
         healing = None if lost.all() else messages.where(is_damaged[~lost])

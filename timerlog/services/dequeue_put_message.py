@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from timerlog.commitlog.records import RUNS_A_RECORD, room_for_runs
+from tickwheel_native import delivery
+from timerlog.commitlog.records import RUNS_A_RECORD, pack_put, room_for_runs
 from timerlog.engine.settle import Settle
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.layout import PUT_HEAD, MessageState, RecordType, Runs, UInt64Array
@@ -34,13 +35,8 @@ class DequeuePutMessage:
         row decides, in the same step that changes it. Raises ``DiskFull``: then nothing was moved, and the same batch
         may be given again.
         """
-        rows = self._tables.rows
-        fresh = (rows["state"][ready.ids] == MessageState.SCHEDULED) & (
-            rows["version"][ready.ids] == ready.versions
-        )
-        if self._tables.last_topic_id != len(self._tables.topics):  # some were deleted
-            fresh &= np.isin(rows["topic_id"][ready.ids], list(self._tables.topics))
-        ids = ready.ids if fresh.all() else ready.ids[fresh]
+        ids = np.empty(len(ready.ids), np.uint64)
+        ids = ids[: delivery.still_scheduled(self._native, ready.ids, ready.versions, ids)]
         if len(ids):
             self._put(ids, now_ms)
         if len(ready.damaged):
@@ -66,7 +62,6 @@ class DequeuePutMessage:
             )
             for topic_id, part in by_topic(self._tables.rows["topic_id"][ids])
         ]
-        assert all(runs["count"].sum() == count for _, _, runs, count in parts), "each message is in one run"
         for topic_id, first_seq, _, count in parts:
             self._tables.ensure_arrivals(topic_id, first_seq + count)
         self._log.ensure_room(sum(room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts))
@@ -82,9 +77,8 @@ class DequeuePutMessage:
     def _append_put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         for start in range(0, len(runs), RUNS_A_RECORD):
             piece = runs[start : start + RUNS_A_RECORD]
-            head = np.array([(tick_ms, first_seq, len(piece))], PUT_HEAD)
-            self._log.append(RecordType.PUT, topic_id, head.tobytes() + piece.tobytes())
-            first_seq += int(piece["count"].sum())
+            self._log.append(RecordType.PUT, topic_id, pack_put(tick_ms, first_seq, piece))
+            first_seq += delivery.runs_values(piece)
 
     def _end_leases(self, leases: Timers, now_ms: int) -> None:
         for group_id in np.unique(leases.owner).tolist():

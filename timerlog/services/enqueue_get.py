@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from tickwheel_native import rebuild
 from timerlog.engine.state import Engine
-from timerlog.layout import MessageState
 from timerlog.services.batches import DueBatch
-from timerlog.wheel.timers import Timers
+from timerlog.wheel.timers import MESSAGE_TIMER, Timers
 
 
 class EnqueueGet:
     """Takes messages from the system topic, which is the MessageTable in order of ids."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._tables = engine, engine.tables
+        self._engine, self._tables, self._native = engine, engine.tables, engine.native
 
     @property
     def pending(self) -> int:
@@ -38,12 +36,8 @@ class EnqueueGet:
         if start >= end:
             return None
         assert end <= self._tables.next_id, "what is durable was accepted before"
-        rows = self._tables.rows[start:end]
-        scheduled = np.flatnonzero(rows["state"] == MessageState.SCHEDULED)
+        found = Timers.room(end - start)
+        found.owner.fill(MESSAGE_TIMER)
+        count, _ = rebuild.scheduled(self._native, start, end, found.due_ms, found.ref, found.epoch)
         self._engine.enqueued_id = end
-        return Timers(
-            self._engine.spread(rows["deliver_at_ms"][scheduled], (scheduled + start).astype(np.uint64)),
-            (scheduled + start).astype(np.uint64),
-            rows["version"][scheduled].astype(np.uint32),
-            np.zeros(len(scheduled), np.uint32),
-        )
+        return found.part(0, count)

@@ -17,13 +17,13 @@ class EnqueuePut:
     def link(self, batch: DueBatch, now_ms: int) -> DueBatch | None:
         """Links what is due later; returns what is due already, by due time and then in the order sent. Raises
         ``DiskFull``: then nothing was linked, and the same batch may be given again."""
+        assert np.count_nonzero(batch.owner) == 0, "leases come from the wheel, not from the log"
         late = batch.due_ms > now_ms
-        assert not batch.owner.any(), "leases come from the wheel, not from the log"
-        if late.any():
+        if late_count := np.count_nonzero(late):
             self._wheel.advance(now_ms)
-            later = batch.where(late)
+            later = batch if late_count == len(batch) else batch.where(late)
             self._wheel.link(later.due_ms, later.ref, later.epoch, later.owner)
-            if late.all():
+            if later is batch:
                 return None
             batch = batch.where(~late)
         if len(batch) > 1 and bool(np.any(batch.due_ms[1:] < batch.due_ms[:-1])):

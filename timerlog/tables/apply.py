@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import Buffer, apply, rebuild
+from tickwheel_native import Buffer, apply, delivery, rebuild
 from tickwheel_native import store as native_store
 from timerlog.commitlog.records import (
     GROUP_ORDER,
@@ -36,11 +36,6 @@ from timerlog.settings import StoreSettings
 from timerlog.tables.base_record import Base
 from timerlog.tables.histories import Failure
 from timerlog.tables.tables import Tables
-
-
-def _last(runs: Runs) -> int:
-    """The value behind the last one of any run."""
-    return int((runs["first"] + runs["count"]).max(initial=0))
 
 
 def _check(result: int, what: str) -> None:
@@ -127,24 +122,24 @@ class Applier:
                 )
 
     def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
-        end_seq = first_seq + int(runs["count"].sum())
+        end_seq = first_seq + delivery.runs_values(runs)
         self.tables.ensure_arrivals(topic_id, end_seq)
         _check(apply.put(self.tables.native, topic_id, first_seq, runs), "PUT")
         assert self.tables.native.topics[topic_id].count >= end_seq, "what was put is in its topic"
         self.tick_ms = max(self.tick_ms, tick_ms)
 
     def lease(self, group_id: int, holder: int, runs: Runs) -> None:
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.lease(self.tables.native, group_id, holder, runs), "LEASE")
 
     def ack(self, group_id: int, runs: Runs) -> None:
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.ack(self.tables.native, group_id, runs), "ACK")
         self._forget_failures(group_id, runs)
 
     def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
         """The runs' times are the rows' ``base_epoch`` from now on."""
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.returned(self.tables.native, group_id, runs, time_ms), "RETURNED")
         for first, count in runs[["first", "count"]].tolist():
             self.tables.failures.shift(group_id, first, count)
@@ -159,11 +154,11 @@ class Applier:
         self.tables.transactions.add(record.job, [(record.messages, record.rejected)])
 
     def release(self, group_id: int, runs: Runs) -> None:
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.release(self.tables.native, group_id, runs), "RELEASE")
 
     def nack(self, group_id: int, runs: Runs, error: str) -> None:
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.nack(self.tables.native, group_id, runs), "NACK")
         if error:
             self._remember(group_id, runs, error)
@@ -178,11 +173,11 @@ class Applier:
 
     def redeliver(self, group_id: int, runs: Runs, how: int) -> None:
         """``how``: RESET_ATTEMPTS, WERE_DONE."""
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.redeliver(self.tables.native, group_id, runs, how), "REDELIVER")
 
     def dead(self, group_id: int, runs: Runs) -> None:
-        self.tables.ensure_deliveries(group_id, _last(runs))
+        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
         _check(apply.dead(self.tables.native, group_id, runs), "DEAD")
         self._forget_failures(group_id, runs)
 

@@ -412,7 +412,7 @@ class Tables:
 
 def by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:
     """The places of each topic, in order."""
-    if (topic_ids == topic_ids[0]).all():
+    if np.count_nonzero(topic_ids == topic_ids[0]) == len(topic_ids):
         return [(int(topic_ids[0]), np.arange(len(topic_ids)))]
     order = np.argsort(topic_ids, kind="stable")
     bounds = np.flatnonzero(np.diff(topic_ids[order])) + 1

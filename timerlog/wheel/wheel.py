@@ -81,6 +81,8 @@ CASCADE_BUDGET = 16_384
 WALK_LIMIT = 16_384
 """How many timers of a crowd one turn takes off the wheel at most."""
 
+_NO_ROOM = Timers.room(0)
+
 
 class TimerWheel:
     """Pending timers, in memory mapped from ``timer.wheel`` and ``timer.log`` in ``directory`` (None: no
@@ -158,13 +160,15 @@ class TimerWheel:
     def advance(self, now_ms: int) -> None:
         """Moves the tick towards ``now_ms`` as far as nothing is due. Worth a call before linking after a
         pause: timers due soon then start on the level where they are collected."""
-        self._turn(now_ms, Timers.room(0), budget=0)
+        self._turn(now_ms, _NO_ROOM, budget=0)
 
     def _turn(self, now_ms: int, into: Timers, budget: int) -> int:
         crowds_before = int(self._wheel["crowds"])
         count, self._more = self._core.turn(self.timer_log, now_ms, into, budget, self.crowd_limit)
-        for chain in self._wheel["crowd"][crowds_before : int(self._wheel["crowds"])]:
-            self._crowds.append(Crowd(int(chain["number"]), int(chain["count"])))
+        crowds = int(self._wheel["crowds"])
+        if crowds > crowds_before:
+            for chain in self._wheel["crowd"][crowds_before:crowds]:
+                self._crowds.append(Crowd(int(chain["number"]), int(chain["count"])))
         return count
 
     def _from_wheel(self, now_ms: int, limit: int) -> Timers | None:

@@ -9,8 +9,9 @@ FENCE, and then knows what counted. Who finds the FENCE of another node on the w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+import outcome
 import trio
 
 from tickwheel_broker.cluster.shared_log import (
@@ -20,6 +21,7 @@ from tickwheel_broker.cluster.shared_log import (
     SharedLogUnavailable,
     Stored,
 )
+from tickwheel_broker.group_commit import SyncEnded
 from tickwheel_broker.logs import get_logger
 from timerlog.commitlog.durability import SyncTicket
 from timerlog.replication.follower import place_of
@@ -137,6 +139,8 @@ class Tail:
 class Replicator:
     """Makes group commits durable by the shared log. `run` beside it; one `commit` at a time."""
 
+    begins_at_once = False
+
     def __init__(
         self,
         shared: SharedLog,
@@ -185,8 +189,17 @@ class Replicator:
             nursery.start_soon(self._beat)
             await self._tail.wait(lambda: False)
 
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
+        """See `Committer`, and `commit`."""
+
+        async def wait() -> None:
+            ended(outcome.Value(await self.commit(ticket)))
+
+        return wait
+
     async def commit(self, ticket: SyncTicket) -> float:
-        """See `Committer`. One that was cancelled is settled by the next. Raises Deposed."""
+        """Return once it counts: how many seconds that took. One that was cancelled is settled by the next. Raises
+        Deposed."""
         began_s = trio.current_time()
         self._unsettled.extend(ticket.ranges)
         await self.settle()

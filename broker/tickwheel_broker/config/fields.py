@@ -104,7 +104,7 @@ _ALSO_OF_ROCKETMQ = (
 _ALSO_OF_WEB = ("insecure", "tls_certificate", "tls_key", "tls_client_ca", "log_level", "log_format")
 
 
-_NOT_OF_A_WORKER = ("rocketmq_listen", "rocketmq_metrics", "rocketmq_workers")
+_NOT_OF_A_WORKER = ("rocketmq_listen", "rocketmq_metrics", "rocketmq_niceness", "rocketmq_workers")
 
 
 def push_settings() -> list[str]:

@@ -502,12 +502,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             64,
         ),
     ] = 1
+    rocketmq_niceness: Annotated[
+        int,
+        _count(
+            "How far the gateway stands back for others, above all the broker, where all want the processor: what is "
+            "due comes in time beside a gateway that has all the work it can do. As of `nice`; 0: not at all.",
+            0,
+            19,
+        ),
+    ] = 5
     rocketmq_queues: Annotated[
         int,
         _count(
-            "Queues that each topic seems to have, and receives of each push consumer that are open at a time. One is "
-            "enough for most: the broker balances itself. With 3 a push consumer that is busy takes more a second, and "
-            "each that waits costs memory and time of the processor for three.",
+            "Queues that each topic seems to have, and receives of each push consumer that are open at a time. With 1, "
+            "a push consumer has two more open while it is busy, which is enough for most: the broker balances "
+            "itself. Each receive that waits costs memory and time of the processor.",
             1,
             64,
         ),

@@ -423,7 +423,8 @@ class Connection:
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
         if taken.replies:
-            parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies)
+            is_last = taken.stop is Stop.NEED_MORE
+            parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies, is_last=is_last)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)
 

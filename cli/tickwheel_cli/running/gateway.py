@@ -102,6 +102,8 @@ def gateway(
     with _sockets(settings, descriptors) as (sockets, addresses):
         import trio
 
+        if not as_worker:  # that has what the process has that started it
+            os.nice(settings.rocketmq_niceness)
         ready = partial(_announce, addresses)
         try:
             if settings.rocketmq_workers == 1:

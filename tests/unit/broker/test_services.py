@@ -1,17 +1,21 @@
-"""The timer service sleeps until the wheel's next event, and is woken for an earlier one only."""
+"""The timer service sleeps until the wheel's next event, and is woken for an earlier one only; and the way of messages
+through all five services."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
 from tests.support.native.driver import SMALL
 from tests.support.native.frames import send
 from tickwheel_broker.clock import Alarm, ManualClock
-from tickwheel_broker.services import Services
+from tickwheel_broker.services import STRAIGHT_MESSAGES, Services
+from timerlog.errors import DiskFull
 from timerlog.store import Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -38,6 +42,14 @@ class CountingClock(ManualClock):
         return CountingAlarm(super().alarm(), self.slept_until_ms)
 
 
+async def take_in(store: Store, services: Services, frame: bytes, now_ms: int) -> None:
+    """What is sent is durable, and the services have done what they can with it."""
+    store.produce.ingest(frame, now_ms)
+    store.sync()
+    services.durable_moved()
+    await trio.testing.wait_all_tasks_blocked()
+
+
 async def test_only_an_earlier_timer_wakes_the_timer_service(tmp_path: Path) -> None:
     clock = CountingClock()
     now_ms = clock.now_ms()
@@ -46,10 +58,7 @@ async def test_only_an_earlier_timer_wakes_the_timer_service(tmp_path: Path) -> 
     services = Services(store, clock, max_backlog_messages=1_000, publish=lambda: None)
 
     async def put_on_the_wheel(due_ms: int) -> None:
-        store.produce.ingest(send(topic_id, [b"x"], times_ms=[due_ms]), now_ms)
-        store.sync()
-        services.durable_moved()
-        await trio.testing.wait_all_tasks_blocked()
+        await take_in(store, services, send(topic_id, [b"x"], times_ms=[due_ms]), now_ms)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(services.run)
@@ -68,3 +77,56 @@ async def test_only_an_earlier_timer_wakes_the_timer_service(tmp_path: Path) -> 
         assert services.is_about_to_move, "a millisecond before it is due"
         nursery.cancel_scope.cancel()
     store.close(clean=False)
+
+
+async def test_a_few_messages_go_straight_and_many_by_the_channels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(START)
+    now_ms = clock.now_ms()
+    store = Store.open(tmp_path, SMALL, now_ms)
+    topic_id = store.topics.open("t", now_ms)
+    published: list[int] = []
+    services = Services(
+        store, clock, max_backlog_messages=10_000, publish=lambda: published.append(in_topic(store, topic_id))
+    )
+
+    async def put(count: int) -> None:
+        await take_in(store, services, send(topic_id, [b"x"] * count), now_ms)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(services.run)
+        await trio.testing.wait_all_tasks_blocked()
+        await put(STRAIGHT_MESSAGES)
+        assert published == [STRAIGHT_MESSAGES]
+        assert (services.pending.passed, services.due.passed, services.ready.passed) == (0, 0, 0)
+        await put(STRAIGHT_MESSAGES + 1)
+        assert published == [STRAIGHT_MESSAGES, 2 * STRAIGHT_MESSAGES + 1]
+        # A step without room leaves the batch to the channel, where it waits; what comes later waits behind it.
+        link, full = store.enqueue_put.link, [True, True]
+        monkeypatch.setattr(
+            store.enqueue_put, "link", lambda *each: link(*each) if not full else refuse(full)
+        )
+        await put(1)
+        assert (services.full_disks, len(services.pending.batches)) == (1, 1)
+        await put(2)
+        assert len(services.pending.batches) == 2
+        await until(lambda: not services.pending.batches)
+        await until(lambda: published[-1] == 2 * STRAIGHT_MESSAGES + 4)
+        nursery.cancel_scope.cancel()
+    store.close(clean=False)
+
+
+def in_topic(store: Store, topic_id: int) -> int:
+    return int(store.tables.native.topics[topic_id].count)
+
+
+def refuse(full: list[bool]) -> None:
+    full.pop()
+    raise DiskFull("no room")
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with trio.fail_after(60):
+        while not is_so():
+            await trio.sleep(0.01)

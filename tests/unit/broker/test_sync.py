@@ -1,8 +1,10 @@
 """Group commit: no reply before its position is durable, one sync for many, and no second try after a failure."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import outcome
 import pytest
 import trio
 import trio.testing
@@ -13,10 +15,12 @@ from tickwheel_broker.group_commit import (
     DiskCommitter,
     GroupCommit,
     InPlace,
+    SyncEnded,
     SyncFailed,
     SyncThread,
 )
 from timerlog.commitlog.durability import SyncTicket
+from timerlog.errors import TooManyOpenFiles
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -29,7 +33,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "data", StoreSettings(), NOW_MS)
 
 
-class GatedRunner:
+class GatedRunner(InPlace):
     """A disk that syncs when the test says so."""
 
     def __init__(self) -> None:
@@ -67,6 +71,151 @@ async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
         assert runner.runs == 2
         assert moved == sorted(moved)
         nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_the_sync_of_a_reply_that_comes_alone_begins_at_once(store: Store) -> None:
+    runner = GatedRunner()
+    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    replies: list[bytes] = []
+
+    def ask(reply: bytes, *, is_last: bool = True) -> bool:
+        """Whether its sync has begun."""
+        store.topics.open(f"topic-{reply.decode()}", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, reply, is_last=is_last)
+        return commit.figures.began_s is not None
+
+    async def sync() -> None:
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert not ask(b"0"), "the task that hears of a failure does not run yet"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.testing.wait_all_tasks_blocked()
+        await sync()
+        assert ask(b"1")
+        ask(b"2")
+        ask(b"3")
+        await sync()
+        assert replies == [b"0", b"1"], "what comes while a sync is on the disk waits for the next"
+        await sync()
+        assert replies == [b"0", b"1", b"2", b"3"]
+        assert not ask(b"4"), "several came at a time: more may come in this turn"
+        await trio.testing.wait_all_tasks_blocked()
+        await sync()
+        assert not ask(b"5", is_last=False), "more comes"
+        assert not ask(b"6"), "it shares the sync of what is there"
+        await trio.testing.wait_all_tasks_blocked()
+        await sync()
+        assert (len(replies), runner.runs) == (7, 5)
+        nursery.cancel_scope.cancel()
+    store.close()
+
+
+async def test_a_sync_that_was_begun_at_once_and_fails_is_final(store: Store) -> None:
+    class Breaking(InPlace):
+        is_broken = False
+        runs = 0
+
+        async def run(self, work: Callable[[], None]) -> None:
+            await trio.lowlevel.checkpoint()
+            self.runs += 1
+            if self.is_broken:
+                raise OSError(5, "Input/output error")
+            work()
+
+    disk = Breaking()
+    commit = GroupCommit(store, DiskCommitter(disk), on_durable=lambda: None)
+    replies: list[bytes] = []
+
+    async def break_disk() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit.run)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.is_broken = True
+            store.topics.open("t", NOW_MS)
+            commit.when_durable(store.log.appended_position, replies.append, b"never", is_last=True)
+            assert commit.figures.began_s is not None
+            with trio.fail_after(PATIENCE_S):
+                await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await break_disk()
+    assert failed.group_contains(SyncFailed, match="Input/output error")
+    disk.is_broken = False
+    store.topics.open("later", NOW_MS)
+    with pytest.raises(SyncFailed):
+        await commit.sync_once()
+    assert (replies, disk.runs) == ([], 1), "nothing is tried again"
+    store.close(clean=False)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_a_sync_that_cannot_be_begun_is_final(store: Store, *, is_last: bool) -> None:
+    class Unable(InPlace):
+        def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
+            raise MemoryError
+
+    commit = GroupCommit(store, DiskCommitter(Unable()), on_durable=lambda: None)
+    replies: list[bytes] = []
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit.run)
+            await trio.testing.wait_all_tasks_blocked()
+            store.topics.open("t", NOW_MS)
+            commit.when_durable(store.log.appended_position, replies.append, b"never", is_last=is_last)
+            with trio.fail_after(PATIENCE_S):
+                await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await ask()
+    assert failed.group_contains(MemoryError)
+    with pytest.raises(MemoryError):
+        await commit.sync_once()
+    assert replies == []
+    store.close(clean=False)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_no_descriptor_for_the_sync_thread_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def no_thread(_: int) -> object:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    before = open_descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr("tickwheel_native.sync_thread.start", no_thread)
+        with pytest.raises(OSError, match="temporarily"):
+            SyncThread()
+    assert open_descriptors() == before
+    with monkeypatch.context() as patched:
+        patched.setattr("os.eventfd", no_descriptor)
+        with pytest.raises(TooManyOpenFiles):
+            SyncThread()
+
+
+async def test_who_is_cancelled_waits_for_a_sync_that_was_begun_at_once(store: Store) -> None:
+    runner = GatedRunner()
+    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    replies: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.testing.wait_all_tasks_blocked()
+        store.topics.open("t", NOW_MS)
+        commit.when_durable(store.log.appended_position, replies.append, b"1", is_last=True)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await trio.testing.wait_all_tasks_blocked()
+        assert replies == []
+        runner.gate.release()
+    assert replies == [b"1"]
     store.close()
 
 
@@ -171,9 +320,14 @@ class GatedCluster:
         self.gate = trio.Event()
         self.commits = 0
 
-    async def commit(self, ticket: SyncTicket) -> float:
-        self.commits += 1
-        return 0.0
+    begins_at_once = False
+
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
+        async def wait() -> None:
+            self.commits += 1
+            ended(outcome.Value(0.0))
+
+        return wait
 
     async def settle(self) -> None:
         await self.gate.wait()
@@ -243,7 +397,7 @@ async def test_after_a_reply_what_nobody_waits_for_shares_the_sync_of_the_next(
 
 
 async def test_a_failed_sync_is_final(store: Store) -> None:
-    class Broken:
+    class Broken(InPlace):
         runs = 0
 
         async def run(self, work: Callable[[], None]) -> None:
@@ -264,20 +418,46 @@ async def test_a_failed_sync_is_final(store: Store) -> None:
     store.close(clean=False)
 
 
-async def test_the_sync_thread_runs_work_and_hands_errors_back() -> None:
-    done: list[int] = []
+async def test_the_sync_thread_syncs_files_and_tells_of_errors(tmp_path: Path) -> None:
+    results: list[outcome.Outcome[float]] = []
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
+        for files in ((file,), (file, file), (Gone(), file)):
+            ended = trio.Event()
 
-    def fail() -> None:
-        raise OSError(28, "No space left on device")
+            def take(result: outcome.Outcome[float], ended: trio.Event = ended) -> None:
+                assert trio.lowlevel.in_trio_run()
+                results.append(result)
+                ended.set()
 
-    with SyncThread() as thread:
-        await thread.run(lambda: done.append(1))
-        with pytest.raises(OSError, match="No space left"):
-            await thread.run(fail)
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await thread.run(lambda: done.append(2))
-    assert done == [1, 2]
+            file.write(b"x")
+            file.flush()
+            thread.begin(SyncTicket(0, 0, files), take)  # type: ignore[arg-type]
+            with trio.fail_after(PATIENCE_S):
+                await ended.wait()
+    assert [result.unwrap() >= 0 for result in results[:2]] == [True, True]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        results[2].unwrap()
+
+
+class Gone:
+    """A file that was closed."""
+
+    def fileno(self) -> int:
+        return -1
+
+
+def sync_threads() -> set[str]:
+    """Brokers of other tests may have some."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {task.name for task in tasks if (task / "comm").read_text().strip() == "tickwheel-sync"}
+
+
+async def test_the_sync_thread_ends_what_it_has_begun(tmp_path: Path) -> None:
+    before = sync_threads()
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
+        thread.begin(SyncTicket(0, 0, (file,)), lambda _: None)  # type: ignore[arg-type]
+        assert len(sync_threads() - before) == 1
+    assert sync_threads() == before
 
 
 async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:

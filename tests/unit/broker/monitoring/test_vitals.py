@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -45,17 +45,19 @@ class Made(NamedTuple):
     vitals: Vitals
 
 
-class StuckRunner:
-    """A disk that does not answer."""
+class StuckRunner(InPlace):
+    """A disk that does not answer until it is let go."""
 
-    async def run(self, work: object) -> None:
-        await trio.sleep_forever()
+    def __init__(self) -> None:
+        self.let_go = trio.Event()
+
+    async def run(self, work: Callable[[], None]) -> None:
+        await self.let_go.wait()
+        work()
 
 
 @asynccontextmanager
-async def broker(
-    path: Path, runner: InPlace | StuckRunner | None = None
-) -> AsyncIterator[tuple[Made, trio.Nursery]]:
+async def broker(path: Path, runner: InPlace | None = None) -> AsyncIterator[tuple[Made, trio.Nursery]]:
     store = Store.open(path, SMALL, NOW_MS)
     async with trio.open_nursery() as nursery:
         made = Broker(
@@ -183,10 +185,12 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
 async def test_a_disk_that_does_not_answer_is_no_reason_to_start_again(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with broker(tmp_path, StuckRunner()) as (made, nursery):
+    runner = StuckRunner()
+    async with broker(tmp_path, runner) as (made, nursery):
         nursery.start_soon(made.broker.run)
         made.broker.store.topics.open("t", NOW_MS)
         made.broker.commit.when_durable(made.broker.store.log.appended_position, lambda _: None, b"")
         await trio.sleep(SLOW_SYNC_S + STALL_S + 5)
         assert made.vitals.is_alive
         assert codes(made.vitals.reasons(WELL)) == ["disk_slow"]
+        runner.let_go.set()

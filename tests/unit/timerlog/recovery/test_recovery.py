@@ -254,3 +254,31 @@ def test_a_derived_file_that_was_cut_or_lost_is_made_again(
     assert store.look.state_hash() == state
     assert store.select.find("t", ["key-0", "key-37", "key-38"]) == [1, 38, 0]
     store.close()
+
+
+@pytest.mark.parametrize("ending", ["clean", "killed", "checkpoint gone"])
+def test_what_was_due_while_no_broker_ran_comes_in_the_order_of_its_times(
+    tmp_path: Path, ending: str
+) -> None:
+    """Also where nothing was ever due before, so that the log knows no tick; and once more after that."""
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    times = [NOW_MS + delay_ms for delay_ms in (5_000_000, 20, 70_000, 10)]
+    store.produce.ingest(send(topic, [b"x"] * 4, times_ms=times), NOW_MS)
+    pump(store, NOW_MS)
+    for _ in range(2):
+        store.close(clean=ending == "clean")
+        if ending == "checkpoint gone":
+            (tmp_path / "checkpoint").unlink(missing_ok=True)
+        store = Store.open(tmp_path, SMALL, NOW_MS + 5)
+    store.close(clean=ending == "clean")
+    store = Store.open(tmp_path, SMALL, NOW_MS + 9_000_000)
+    due = store.dequeue_get.turn(NOW_MS + 9_000_000, 10)
+    while due is None:
+        due = store.dequeue_get.turn(NOW_MS + 9_000_000, 10)
+    ids = due.ref.tolist()
+    while len(ids) < 4:
+        more = store.dequeue_get.turn(NOW_MS + 9_000_000, 10)
+        ids += [] if more is None else more.ref.tolist()
+    assert ids == [4, 2, 3, 1]
+    store.close()

@@ -150,6 +150,26 @@ def test_no_work_for_a_clock_behind_the_wheel(store: Store) -> None:
     assert pump(store, NOW_MS + 11) == 1
 
 
+def test_a_crowd_is_drained_though_the_clock_went_back(store: Store) -> None:
+    topic = store.topics.open("t", NOW_MS)
+    store.wheel.crowd_limit, store.wheel.walk_limit = 10, 4
+    due_ms = NOW_MS + 10
+    store.produce.ingest(send(topic, [b"x"] * 40, times_ms=[due_ms] * 40), NOW_MS)
+    pump(store, NOW_MS)
+    assert not store.dequeue_get.has_work(due_ms - 1)
+    assert store.dequeue_get.has_work(due_ms)
+    while (due := store.dequeue_get.turn(due_ms, 8)) is None:
+        pass
+    came = len(due)
+    assert came < 40
+    while store.dequeue_get.has_work(NOW_MS - 3_600_000):
+        due = store.dequeue_get.turn(NOW_MS - 3_600_000, 8)
+        came += 0 if due is None else len(due)
+    assert came == 40
+    assert not store.dequeue_get.has_work(due_ms)
+    assert store.dequeue_get.next_wakeup_ms() is None
+
+
 def test_an_idle_store_knows_when_to_wake(store: Store) -> None:
     assert store.dequeue_get.next_wakeup_ms() is None
     store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"], times_ms=[NOW_MS + 77]), NOW_MS)

@@ -134,6 +134,7 @@ int tw_http2_drain(void *session);
 
 uint32_t tw_http2_last_stream(const void *session);
 int      tw_http2_has_ended(const void *session); /* nghttp2 has said GOAWAY, or is out of memory */
+int      tw_http2_may_send(void *session); /* whether tw_http2_drain may give something, or it has ended */
 uint64_t tw_http2_queued_bytes(const void *session);
 uint64_t tw_http2_partial_bytes(const void *session);
 uint64_t tw_http2_unwritten_bytes(const void *session);

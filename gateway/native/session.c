@@ -500,6 +500,11 @@ uint64_t tw_http2_queued_bytes(const void *handle) { return ((const session_t *)
 uint64_t tw_http2_partial_bytes(const void *handle) { return ((const session_t *)handle)->partial_bytes; }
 uint64_t tw_http2_memory_bytes(const void *handle) { return ((const session_t *)handle)->memory_bytes; }
 
+int tw_http2_may_send(void *handle) {
+    session_t *session = handle;
+    return session->has_ended || session->is_dead || nghttp2_session_want_write(session->nghttp2);
+}
+
 uint64_t tw_http2_unwritten_bytes(const void *handle) {
     const session_t *session = handle;
     return session->queued_bytes + 256 * nghttp2_session_get_outbound_queue_size(session->nghttp2);

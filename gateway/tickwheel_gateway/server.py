@@ -83,19 +83,20 @@ class Gateway:
         )
         self._checks = Checks(self._registry, self._brokers)
         self._renewing = Renewing(serving.config, self._brokers, self._registry)
+        self._attempts = Attempts()
         dead_letters = DeadLetters()
         self._receiving = Receiving(
             serving.config,
             self._registry,
             Filters(),
             self._renewing,
-            Attempts(),
+            self._attempts,
             dead_letters,
             self._stopping,
             serving.now_ms,
         )
         handlers = Handlers(
-            Routes(serving.config),
+            Routes(serving.config, self._registry),
             Presence(self._registry),
             self._telemetry,
             Sending(serving.config, self._registry, now_ms=serving.now_ms),
@@ -151,7 +152,7 @@ class Gateway:
         """Until it was told to stop, and its calls have ended. Closes the listeners."""
         async with self._brokers.running(), trio.open_nursery() as nursery:
             nursery.start_soon(self._registry.look)
-            for one in (self._telemetry, self._receiving, self._renewing, self._checks):
+            for one in (self._telemetry, self._receiving, self._renewing, self._attempts, self._checks):
                 nursery.start_soon(one.run)
             await nursery.start(self._accept, listeners, nursery.cancel_scope)
             ready()

@@ -34,16 +34,19 @@ class Two:
         self._base = gateway.metrics.removesuffix("/metrics")
         found: dict[str, Caller] = {}
         while len(found) < 2:
-            before = {worker: self.figure("connections", worker) for worker in "01"}
+            before = {worker: float(worker in found) for worker in "01"}
+            wait_until(lambda: self._connections() == before)  # noqa: B023  # those of other tests have gone
             caller = opened.enter_context(Caller(gateway.address))
             assert caller.ask("Heartbeat", schema.HeartbeatRequest(client_type=1)).status.code == Code.OK
-            (worker,) = (one for one in "01" if self.figure("connections", one) > before[one])
+            (worker,) = (one for one, count in self._connections().items() if count > before[one])
             if worker in found:
                 caller.channel.close()
-                wait_until(lambda: self.figure("connections", worker) == before[worker])  # noqa: B023
             else:
                 found[worker] = caller
         self.first, self.second = found["0"], found["1"]
+
+    def _connections(self) -> dict[str, float]:
+        return {worker: self.figure("connections", worker) for worker in "01"}
 
     def figure(self, name: str, worker: str) -> float:
         return scrape(self._base).value(f"gateway_{name}", worker=worker)
@@ -247,8 +250,29 @@ def test_serve_starts_them_beside_the_broker(tmp_path: Path) -> None:
         (supervisor,) = children_of(daemon.process.pid)
         workers = children_of(supervisor)
         assert len(workers) == 2
+        own = niceness_of(daemon.process.pid)
+        assert [niceness_of(one) for one in (supervisor, *workers)] == [min(own + 5, 19)] * 3
         assert daemon.stop() == 0
         assert all(map(is_gone, [supervisor, *workers]))
+
+
+def niceness_of(pid: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, pid)
+
+
+@pytest.mark.parametrize("niceness", [0, 7])
+def test_how_far_it_stands_back(tmp_path: Path, niceness: int) -> None:
+    settings: dict[str, Any] = {
+        "rocketmq": True,
+        "rocketmq_listen": "127.0.0.1:0",
+        "rocketmq_niceness": niceness,
+        "unix_socket": "",
+    }
+    with Daemon(tmp_path / "data", **settings) as daemon:
+        address = str(daemon.wait_for_event("started", exactly=True)["rocketmq"])
+        wait_until(lambda: _answers(address))
+        (gateway,) = children_of(daemon.process.pid)
+        assert niceness_of(gateway) == min(niceness_of(daemon.process.pid) + niceness, 19)
 
 
 def _answers(address: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from tickwheel import Client
+from tickwheel.sharing.clients import Use
 from tickwheel_gateway.transport.call import Call
 from tickwheel_gateway.wire.codes import Code, Refused
 
@@ -53,17 +54,19 @@ class InTime:
 
 
 class BegunInTime(AbstractAsyncContextManager[Client]):
-    """What gives a client, begun before the call's deadline: see `InTime`."""
+    """A client, begun to be used before the call's deadline: see `InTime`."""
 
-    def __init__(self, using: AbstractAsyncContextManager[Client], call: Call) -> None:
+    def __init__(self, using: Use, call: Call) -> None:
         self._using = using
         self._call = call
 
     async def __aenter__(self) -> Client:
+        if (client := self._using.at_once()) is not None:
+            return client
         with InTime(self._call, None):
             return await self._using.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._using.__aexit__(kind, error, trace)
+    ) -> None:
+        await self._using.__aexit__(kind, error, trace)

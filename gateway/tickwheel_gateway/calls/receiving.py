@@ -203,6 +203,10 @@ class Receiving:
             if fetched is None:
                 return _Found()
             hand.take(fetched)
+            # Who asks for less has a full cache: more receives would bring it nothing.
+            if fetched and wish.is_renewed and wish.count >= min(MAX_BATCH, self._config.receive_batch_size):
+                known = self._registry.heard(asked.caller)
+                known.took(wish.topic, wish.group, all_it_may=len(fetched) == wish.count)
             found = self._sort(asked, wish, fetched)
             await self._settle(asked.client, hand, found)
             if found.wanted or trio.current_time() >= wish.ends:

@@ -10,6 +10,7 @@ from tickwheel.errors import UnknownTopic
 from tickwheel_gateway.calls.answers import tell
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.clients.caller import Caller
+from tickwheel_gateway.clients.registry import Registry
 from tickwheel_gateway.clients.rights import CONSUME, check_right
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire import schema
@@ -18,6 +19,8 @@ from tickwheel_gateway.wire.names import group_of, topic_of
 
 BROKER_NAME: Final = "tickwheel"
 ANY_QUEUE: Final = -1
+MORE_QUEUES: Final = (0, 1)
+"""Of a push consumer that is busy: it has a receive open while the answers of two others are on their way."""
 _TYPES: Final = (schema.NORMAL, schema.FIFO, schema.DELAY, schema.TRANSACTION)
 _KNOWS_PRIORITY_SINCE: Final = {"JAVA": (5, 2, 0), "DOTNET": (5, 2, 0), "DOT_NET": (5, 2, 0)}
 """Older ones do not start when they are told of a type that they do not know; other languages do not mind."""
@@ -26,8 +29,9 @@ _KNOWS_PRIORITY_SINCE: Final = {"JAVA": (5, 2, 0), "DOTNET": (5, 2, 0), "DOT_NET
 class Routes:
     """Answers both."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, registry: Registry) -> None:
         self._config = config
+        self._registry = registry
 
     async def route(self, asked: Asked, request: Any) -> Any:
         """Raises Refused: also for a topic that is not there and is not made by its use."""
@@ -39,23 +43,26 @@ class Routes:
         return response
 
     async def assignment(self, asked: Asked, request: Any) -> Any:
-        """One queue, which stands for all; or as many as the settings say: a push consumer has a receive open for each.
-        Orderly groups have one. Raises Refused."""
-        topic, group = topic_of(request.topic.name), request.group.name
-        group_of(group)
+        """One queue, which stands for all, and two more for a push consumer that is busy; or as many as the settings
+        say. It has a receive open for each. Orderly groups have one. Raises Refused."""
+        topic, group = topic_of(request.topic.name), group_of(request.group.name)
         check_right(asked.client, CONSUME, [topic])
         await self._check_topic(asked, request.topic.name)
         response = schema.QueryAssignmentResponse()
         tell(response.status, Code.OK)
-        for number in self._assigned(group):
+        for number in self._assigned(asked.caller, request.group.name, (topic, group)):
             self._fill(response.assignments.add().message_queue, number, asked.caller, request)
         return response
 
-    def _assigned(self, group: str) -> Iterable[int]:
+    def _assigned(self, caller: Caller, group: str, place: tuple[str, str]) -> Iterable[int]:
         """The numbers of the queues that a push consumer receives from."""
         if self._config.is_fifo(group):
             return (0,)
-        return range(self._config.queues) if self._config.queues > 1 else (ANY_QUEUE,)
+        if self._config.queues > 1:
+            return range(self._config.queues)
+        known = self._registry.get(caller)
+        is_busy = known is not None and known.is_busy(*place)
+        return (ANY_QUEUE, *MORE_QUEUES) if is_busy else (ANY_QUEUE,)
 
     async def _check_topic(self, asked: Asked, name: str) -> None:
         topic = topic_of(name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +16,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client
 from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import BegunInTime
-from tickwheel_gateway.calls.together import GARBAGE, MethodOf, Single, Tally, Together
+from tickwheel_gateway.calls.together import GARBAGE, BegunTogether, MethodOf, Single, Tally, Together
 from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.caller import CLIENT_ID, LANGUAGE, VERSION, Caller, caller_of
 from tickwheel_gateway.clients.credentials import SIGNED
@@ -157,14 +156,7 @@ class Service:
 
     async def _ask_together(self, caller: Caller, together: Together, answer: Batched) -> None:
         try:
-            async with AsyncExitStack() as using:
-                client: Client | None = None
-
-                async def enter() -> None:
-                    nonlocal client
-                    client = await using.enter_async_context(self._brokers.client(caller.token, caller.host))
-
-                await together.in_time(enter, None)
+            async with BegunTogether(self._brokers.client(caller.token, caller.host), together) as client:
                 if client is not None:
                     await answer(client, together)
                     client.grants  # noqa: B018  # raises when it has ended: the next call has another one

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Final, Protocol
 
 import trio
 
 from tickwheel import Client
+from tickwheel.sharing.clients import Use
 from tickwheel_gateway.calls.answers import refusal, tell
 from tickwheel_gateway.calls.deadlines import too_late, when_late
 from tickwheel_gateway.clients.caller import Caller
@@ -122,3 +125,27 @@ class Together:
 
     def _count(self, code: int, times: int) -> None:
         self._method.tally.called(self._method.name, code, time.monotonic() - self._began_s, times)
+
+
+class BegunTogether(AbstractAsyncContextManager[Client | None]):
+    """A client, begun to be used before the deadlines of calls. None: they all are over."""
+
+    def __init__(self, using: Use, together: Together) -> None:
+        self._using = using
+        self._together = together
+        self._client: Client | None = None
+
+    async def __aenter__(self) -> Client | None:
+        self._client = self._using.at_once()
+        if self._client is None:
+            await self._together.in_time(self._enter, None)
+        return self._client
+
+    async def _enter(self) -> None:
+        self._client = await self._using.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._using.__aexit__(kind, error, trace)

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from tickwheel import Client
-from tickwheel.sharing.clients import IDLE_S, Clients
+from tickwheel.sharing.clients import IDLE_S, Clients, Use
 
 MAX_CONNECTIONS: Final = 1_000
 """As many tokens may be in use at a time."""
@@ -35,6 +35,6 @@ class Brokers:
         """Connections live inside of this block."""
         return self._clients.running()
 
-    def client(self, token: str, address: str = "") -> AbstractAsyncContextManager[Client]:
+    def client(self, token: str, address: str = "") -> Use:
         """That of a token, for something that is done for who is at an address. Raises what connecting raises."""
         return self._clients.client(token, address)

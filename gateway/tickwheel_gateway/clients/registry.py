@@ -17,6 +17,12 @@ from tickwheel_gateway.clients.caller import Caller, Identity
 
 ALIVE_S: Final = 60.0
 """After its last word, when it has no stream."""
+BUSY_S: Final = 60.0
+"""A push consumer is busy so long after a receive that there was more for than it could take, or after the last of
+`BUSY_RECEIVES`."""
+BUSY_RECEIVES: Final = 20
+"""So many that brought messages, within `_OFTEN_S` of the first of them, also make a push consumer busy."""
+_OFTEN_S: Final = 10.0
 _LOOK_S: Final = 1.0
 
 _log = logging.getLogger("tickwheel.gateway.clients")
@@ -43,6 +49,20 @@ class Declared:
     """Topics of a producer, in Tickwheel."""
 
 
+@dataclass(slots=True)
+class _Taking:
+    """How often a push consumer receives messages."""
+
+    since: float
+    """When the receives that are counted began; on trio's clock, as the other."""
+    receives: int = 0
+    busy_until: float = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Nothing is lost if it begins anew."""
+        return now >= self.busy_until and now >= self.since + _OFTEN_S
+
+
 @dataclass(eq=False, slots=True)
 class Known:
     """A client that has called."""
@@ -55,6 +75,8 @@ class Known:
     """The newest, while it is open."""
     transactions: set[str] = field(default_factory=set)
     """Topics, in Tickwheel, that it has sent prepared messages to."""
+    _taking: dict[tuple[str, str], _Taking] = field(default_factory=dict)
+    """By topic and group, in Tickwheel."""
 
     @property
     def client_id(self) -> str:
@@ -65,6 +87,24 @@ class Known:
     def identity(self) -> Identity:
         """That of its caller, at any time."""
         return self.caller.identity
+
+    def took(self, topic: str, group: str, *, all_it_may: bool) -> None:
+        """A receive was answered with messages; with as many as one may hold?"""
+        now = trio.current_time()
+        taking = self._taking.get((topic, group))
+        if taking is None:
+            self._taking = {place: one for place, one in self._taking.items() if not one.is_over(now)}
+            taking = self._taking[topic, group] = _Taking(now)
+        elif now >= taking.since + _OFTEN_S:
+            taking.since, taking.receives = now, 0
+        taking.receives += 1
+        if all_it_may or taking.receives >= BUSY_RECEIVES:
+            taking.busy_until = now + BUSY_S
+
+    def is_busy(self, topic: str, group: str) -> bool:
+        """Whether it took all it may, or often, within the last minute."""
+        taking = self._taking.get((topic, group))
+        return taking is not None and taking.busy_until > trio.current_time()
 
 
 Gone: TypeAlias = Callable[[Known], Awaitable[None]]

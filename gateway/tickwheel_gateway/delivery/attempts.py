@@ -21,6 +21,9 @@ MAX_KEPT: Final = 200_000
 """Receipts that are remembered, about 50 MB; the oldest attempt makes room."""
 KEPT_MS: Final = 120_000
 """A client that has no answer tries again soon, or never."""
+_LOOK_S: Final = 1.0
+_AT_ONCE: Final = 256
+"""About 0.2 ms of work."""
 
 
 @dataclass(slots=True)
@@ -49,15 +52,15 @@ class Attempts:
         self, caller: Caller, attempt_id: str, group_id: int, receipts: Iterable[Delivered], lease_ms: int
     ) -> None:
         """These are on their way to a client, for so long."""
-        now, key = trio.current_time(), _key(caller, attempt_id)
+        key, ends = _key(caller, attempt_id), trio.current_time() + min(lease_ms, KEPT_MS) / 1_000
         attempt = self._kept.setdefault(key, _Attempt())
         handed = attempt.handed.setdefault(group_id, [])
         self._receipts -= len(handed)
         handed.extend(receipts)
         self._receipts += len(handed)
-        attempt.ends = max(attempt.ends, now + min(lease_ms, KEPT_MS) / 1_000)
+        attempt.ends = max(attempt.ends, ends)
         self._kept.move_to_end(key)
-        while self._kept and (self._receipts > self._most or next(iter(self._kept.values())).ends <= now):
+        while self._receipts > self._most:
             self._drop(next(iter(self._kept)))
 
     def handed(self, caller: Caller, attempt_id: str) -> dict[int, list[Delivered]]:
@@ -68,6 +71,24 @@ class Attempts:
     def forget(self, caller: Caller, attempt_id: str) -> None:
         """It was given back."""
         self._drop(_key(caller, attempt_id))
+
+    async def run(self) -> None:
+        """Forgets those that are over, until it is cancelled. To be started once. A few at a time: it can be as many as
+        were made in two minutes, and no call waits for all of them."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            while self._drop_over():
+                await trio.lowlevel.checkpoint()
+
+    def _drop_over(self) -> bool:
+        """Whether there may be more."""
+        now = trio.current_time()
+        for _ in range(_AT_ONCE):
+            oldest = next(iter(self._kept.items()), None)
+            if oldest is None or oldest[1].ends > now:
+                return False
+            self._drop(oldest[0])
+        return True
 
     def _drop(self, key: bytes) -> None:
         attempt = self._kept.pop(key, None)

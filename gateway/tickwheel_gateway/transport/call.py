@@ -105,8 +105,8 @@ class BatchMethod:
     """How a method is served whose requests arrive many at a time: all that one read of a connection has completed go
     to the handler together, in their order. It must not use `requests`, `hang_up` and `stream`.
 
-    It goes on when single calls of the batch end before it, and is cancelled when none of them is left. Each call
-    that it leaves without an answer fails.
+    It goes on when single calls of the batch end before it, and is cancelled when none of them is left, which may be as
+    soon as it has answered: what it does after that must not wait. Each call that it leaves without an answer fails.
     """
 
     handler: BatchHandler

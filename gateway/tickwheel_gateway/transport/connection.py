@@ -32,7 +32,7 @@ _LINGER_S: Final = 1.0
 _LINGER_BYTES: Final = 1 << 20
 _LAST_WORD_S: Final = 1.0
 """Between the GOAWAY that warns and the one that counts, unless the peer shows before that it has read the first."""
-_MANY: Final = 4
+_MANY: Final = 16
 """With so many calls in batches under way, a client does not wait for each: then more are gathered before they are
 read, because a read costs as much as some calls."""
 _GATHER_S: Final = 0.001
@@ -143,7 +143,10 @@ class Connection:
         """See `Carrier`."""
         self._unhold(call, call.held_bytes)
         self._engine.reply(call.stream_id, data)
-        self._sender.ring()
+        if self._in_batches == 1 and isinstance(call, BatchCall):  # no other answer follows at once
+            self._hurry()
+        else:
+            self._sender.ring()
 
     def send(self, exchange: Exchange, messages: Sequence[bytes], *, last: bool) -> None:
         """See `Carrier`."""
@@ -271,12 +274,12 @@ class Connection:
                 self._now = trio.current_time()
                 while self._engine.feed(data):
                     self._start_gathered()
-                    self._sender.ring()
+                    self._ring()
                     await trio.lowlevel.checkpoint()
                     data = b""
                 data = b""  # not to be kept until more comes
                 self._start_gathered()
-                self._sender.ring()
+                self._ring()
                 if self._is_peer_leaving:
                     self._end_if_idle()
         except Abuse as abuse:
@@ -289,6 +292,18 @@ class Connection:
                 self._sender.say(goaway(self._engine.last_stream_id, broken.code))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
+
+    def _ring(self) -> None:
+        """Mostly what was read leaves nothing to be said."""
+        if self._engine.may_send:
+            self._sender.ring()
+
+    def _hurry(self) -> None:
+        try:
+            self._sender.hurry()
+        except Exception:
+            _log.exception("a connection failed")
+            self._nursery.cancel_scope.cancel()  # what was taken for the socket may not have gone
 
     def _start_writing(self) -> None:
         self._nursery.start_soon(self._write)

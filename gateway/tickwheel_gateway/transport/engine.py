@@ -129,6 +129,10 @@ class Engine(Protocol):
         """
 
     @property
+    def may_send(self) -> bool:
+        """Whether `data_to_send` may have something, or it `has_ended`."""
+
+    @property
     def has_ended(self) -> bool:
         """It has said the last word itself, and takes in nothing more."""
 

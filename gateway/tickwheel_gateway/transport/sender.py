@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 
@@ -13,6 +13,14 @@ from tickwheel_gateway.transport.exchange import Exchange
 
 _WRITE_BYTES: Final = 64 << 10
 """A peer that takes less in its time does not read."""
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """A stream that may be written without waiting."""
+
+    def send_at_once(self, data: bytes) -> int:
+        """Sends what fits now; the bytes sent. 0 also when the peer is gone: `send_all` says that."""
 
 
 class Sender:
@@ -31,9 +39,12 @@ class Sender:
         """``fetched``: told which messages and calls end in what is written now; gives who wants to know when it is."""
         self._engine = engine
         self._stream = stream
+        self._at_once = stream if isinstance(stream, AtOnce) else None
         self._fetched = fetched
         self._writing: list[tuple[Exchange, int]] = []
         self._extra = bytearray()
+        self._rest = b""
+        """Of what did not fit into the socket at once."""
         self._start: Callable[[], None] | None = None
         """Called when `run` is to be run, in a task."""
         self._is_running = False
@@ -55,6 +66,21 @@ class Sender:
         if self._start is not None and not self._is_running and not self.is_dead:
             self._is_running = True
             self._start()
+
+    def hurry(self) -> None:
+        """As `ring`, but nothing else is about to be said: what there is is written at once, as far as the socket takes
+        it, and a task is there for the rest only."""
+        if self._start is None or self._is_running or self.is_dead or self._at_once is None:
+            self.ring()
+            return
+        data, writing = self._next()
+        sent = self._at_once.send_at_once(data) if data else 0
+        if sent < len(data):
+            self._rest, self._writing = data[sent:], writing
+        else:
+            self._wrote(writing)
+        if self._rest or self._is_closing or self._engine.may_send:
+            self.ring()
 
     def say(self, frame: bytes) -> None:
         """A frame that is not the engine's."""
@@ -108,11 +134,11 @@ class Sender:
 
     async def _write(self) -> bool:
         """Some of what there is now; whether there was something."""
-        data, whole, over = self._engine.data_to_send()
-        writing = self._writing = self._fetched(whole, over)
-        if self._extra:
-            data += self._extra
-            self._extra.clear()
+        if self._rest:
+            data, self._rest = self._rest, b""
+            writing = self._writing
+        else:
+            data, writing = self._next()
         if not data:
             return False
         if len(data) <= _WRITE_BYTES:
@@ -126,7 +152,18 @@ class Sender:
                 view = view[_WRITE_BYTES:]
         self.stalled_since = math.inf
         self._wake()
+        self._wrote(writing)
+        return True
+
+    def _next(self) -> tuple[bytes, list[tuple[Exchange, int]]]:
+        data, whole, over = self._engine.data_to_send()
+        writing = self._writing = self._fetched(whole, over)
+        if self._extra:
+            data += self._extra
+            self._extra.clear()
+        return data, writing
+
+    def _wrote(self, writing: list[tuple[Exchange, int]]) -> None:
         self._writing = []
         for exchange, count in writing:
             exchange.wrote(count)
-        return True

@@ -44,6 +44,13 @@ class Socket(trio.abc.HalfCloseableStream):
         if len(data) > _LONG_BYTES:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
+    def send_at_once(self, data: bytes) -> int:
+        """Sends what fits now; the bytes sent. 0 also when the peer is gone: `send_all` says that."""
+        try:
+            return os.write(self._descriptor(), data)
+        except (OSError, trio.ClosedResourceError):
+            return 0
+
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
 

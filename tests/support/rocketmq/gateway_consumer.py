@@ -14,6 +14,7 @@ import trio
 from tests.support.clients.in_time import InTime, broker_in_time
 from tests.support.native.driver import NOW_MS
 from tests.support.rocketmq.gateway_call import CALLER, OpenCall, asked, batch, read
+from tests.support.rocketmq.waited import waited
 from tickwheel import Client
 from tickwheel_broker.clock import TrioClock
 from tickwheel_gateway.calls.receiving import Receiving
@@ -42,7 +43,7 @@ class OneBroker:
         self.error: Exception | None = None
         """Instead of the client."""
 
-    @asynccontextmanager
+    @waited
     async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
         if self.error is not None:
             raise self.error

@@ -77,6 +77,11 @@ class Engine:
         """See `Engine`: `feed` says it by Broken."""
         return False
 
+    @property
+    def may_send(self) -> bool:
+        """See `Engine`: it is found out by asking."""
+        return True
+
     def feed(self, data: bytes) -> bool:
         """See `Engine`."""
         if data:

@@ -194,6 +194,11 @@ class Engine:
         """See `Engine`."""
         return bool(lib.tw_http2_has_ended(self._session))
 
+    @property
+    def may_send(self) -> bool:
+        """See `Engine`."""
+        return bool(self._replies or lib.tw_http2_may_send(self._session))
+
     def feed(self, data: bytes) -> bool:
         """See `Engine`."""
         self._flush()

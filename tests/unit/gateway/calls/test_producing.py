@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.support.clients.in_time import broker_in_time
 from tests.support.native.driver import NOW_MS
 from tests.support.rocketmq.gateway_call import OpenCall
 from tests.support.rocketmq.gateway_sending import Producer, message, transaction
+from tests.support.rocketmq.waited import waited
 from tickwheel import Client
 from tickwheel.errors import NotConnected
 from tickwheel_gateway.calls.deciding import Deciding
@@ -45,7 +45,7 @@ class One:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    @asynccontextmanager
+    @waited
     async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
         yield self._client
 
@@ -117,7 +117,7 @@ async def test_a_transaction_and_a_recall(tmp_path: Path, autojump_clock: Any) -
 class Away:
     """A broker that does not let a client in for a while."""
 
-    @asynccontextmanager
+    @waited
     async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
         await trio.sleep(5)
         raise NotConnected

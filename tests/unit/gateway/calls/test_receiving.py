@@ -31,7 +31,7 @@ from tests.unit.gateway.transport.peer import head, serving
 from tickwheel import Fetched
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel_gateway.calls.service import Service
-from tickwheel_gateway.clients.registry import Declared
+from tickwheel_gateway.clients.registry import BUSY_RECEIVES, BUSY_S, Declared
 from tickwheel_gateway.config import Config, Group
 from tickwheel_gateway.transport.call import CallEnded
 from tickwheel_gateway.wire import schema
@@ -117,6 +117,54 @@ async def test_how_many_at_once(tmp_path: Path, autojump_clock: MockClock) -> No
         with pytest.raises(Refused) as refused:
             await consumer.receive(batch_size=0)
         assert refused.value.code == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("sent", "wish", "is_busy"),
+    [
+        (5, {"auto_renew": True, "batch_size": 100}, True),
+        (4, {"auto_renew": True, "batch_size": 100}, False),
+        (5, {"auto_renew": True, "batch_size": 1}, False),
+        (40, {"batch_size": 32}, False),
+    ],
+    ids=["all", "fewer", "a full cache", "a simple consumer"],
+)
+async def test_who_receives_as_many_as_it_may_is_busy(
+    tmp_path: Path, autojump_clock: MockClock, sent: int, wish: dict[str, Any], is_busy: bool
+) -> None:
+    async with consuming(tmp_path, Config(receive_batch_size=5)) as consumer:
+        for number in range(sent):
+            await consumer.send(b"%d" % number)
+        await consumer.receive(**wish)
+        known = consumer.registry.heard(CALLER)
+        assert known.is_busy("t", "g") == is_busy
+        assert not known.is_busy("t", "other")
+        assert not known.is_busy("other", "g")
+
+
+@pytest.mark.parametrize(
+    ("every_s", "wish", "is_busy"),
+    [
+        (0.1, {"auto_renew": True, "batch_size": 100}, True),
+        (0.6, {"auto_renew": True, "batch_size": 100}, False),
+        (0.1, {"auto_renew": True, "batch_size": 2}, False),
+        (0.1, {"batch_size": 32}, False),
+    ],
+    ids=["often", "seldom", "a full cache", "a simple consumer"],
+)
+async def test_who_receives_messages_often_is_busy(
+    tmp_path: Path, autojump_clock: MockClock, every_s: float, wish: dict[str, Any], is_busy: bool
+) -> None:
+    async with consuming(tmp_path, Config(receive_batch_size=5)) as consumer:
+        known = consumer.registry.heard(CALLER)
+        for number in range(2 * BUSY_RECEIVES):
+            assert known.is_busy("t", "g") == (is_busy and number >= BUSY_RECEIVES)
+            await consumer.send(b"%d" % number)
+            assert len(await consumer.receive(**wish)) == 1
+            await trio.sleep(every_s)
+        assert not known.is_busy("t", "other")
+        await trio.sleep(BUSY_S)
+        assert not known.is_busy("t", "g"), "a minute later"
 
 
 async def test_what_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:

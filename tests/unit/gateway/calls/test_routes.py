@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from tests.support.clients.in_time import broker_in_time
@@ -14,6 +15,7 @@ from tickwheel import Client
 from tickwheel_gateway.calls.routes import Routes
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.clients.caller import Caller
+from tickwheel_gateway.clients.registry import BUSY_S, Registry
 from tickwheel_gateway.config import Config
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -42,7 +44,7 @@ def without_broker(caller: Caller = CALLER) -> Asked:
 
 
 async def queues(config: Config, request: Any, caller: Caller = CALLER) -> list[Any]:
-    answered = await Routes(config).route(without_broker(caller), request)
+    answered = await Routes(config, Registry()).route(without_broker(caller), request)
     assert answered.status.code == Code.OK
     return list(answered.message_queues)
 
@@ -110,7 +112,7 @@ async def test_priorities_are_told_to_clients_that_know_them(
 async def test_a_topic_that_is_not_there(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with broker_in_time(tmp_path, auto_create_topics=False) as place, place.client() as client:
         await client.create_topic("rmq.DLQ.mails")
-        routes = Routes(Config(creates_topics=False))
+        routes = Routes(Config(creates_topics=False), Registry())
         with pytest.raises(Refused) as caught:
             await routes.route(asked(client), route("orders"))
         assert caught.value.code == Code.TOPIC_NOT_FOUND
@@ -125,7 +127,7 @@ async def test_a_topic_that_is_not_there(tmp_path: Path, autojump_clock: MockClo
 @pytest.mark.parametrize("name", ["", " ", "no spaces", "rmq%x", "x" * 128])
 async def test_names_that_are_none(name: str) -> None:
     with pytest.raises(Refused) as caught:
-        await Routes(Config()).route(without_broker(), route(name))
+        await Routes(Config(), Registry()).route(without_broker(), route(name))
     assert caught.value.code == Code.ILLEGAL_TOPIC
 
 
@@ -142,15 +144,42 @@ async def test_a_push_consumer_has_a_receive_for_each_queue_of_its_assignment(
     tmp_path: Path, autojump_clock: MockClock, queues: int, group: str, numbers: list[int]
 ) -> None:
     async with broker_in_time(tmp_path) as place, place.client() as client:
-        routes = Routes(Config(fifo_groups=("*-fifo",), queues=queues))
+        routes = Routes(Config(fifo_groups=("*-fifo",), queues=queues), Registry())
         answered = await routes.assignment(asked(client), assignment("orders", group))
         assert [each.message_queue.id for each in answered.assignments] == numbers
         assert all(each.message_queue.permission == schema.READ_WRITE for each in answered.assignments)
 
 
+@pytest.mark.parametrize(
+    ("queues", "group", "busy"),
+    [(1, "billing", [-1, 0, 1]), (3, "billing", [0, 1, 2]), (1, "billing-fifo", [0])],
+)
+async def test_a_push_consumer_that_is_busy_has_two_more_receives(
+    tmp_path: Path, autojump_clock: MockClock, queues: int, group: str, busy: list[int]
+) -> None:
+    registry = Registry()
+    routes = Routes(Config(fifo_groups=("*-fifo",), queues=queues), registry)
+
+    async def numbers(topic: str, group: str, caller: Caller = CALLER) -> list[int]:
+        answered = await routes.assignment(asked(client, caller=caller), assignment(topic, group))
+        return [each.message_queue.id for each in answered.assignments]
+
+    async with broker_in_time(tmp_path) as place, place.client() as client:
+        idle = await numbers("orders", group)
+        registry.heard(CALLER).took("orders", group, all_it_may=True)
+        assert await numbers("orders", group) == busy
+        if group == "billing":
+            assert await numbers("mails", group) == idle, "another topic"
+        assert await numbers("orders", "others") == await numbers("mails", "others"), "another group"
+        other = Caller("other@1@0", local=CALLER.local)
+        assert await numbers("orders", group, other) == idle, "another client"
+        await trio.sleep(BUSY_S + 1)
+        assert await numbers("orders", group) == idle, "a minute later"
+
+
 async def test_an_assignment_for_a_group_without_a_name(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with broker_in_time(tmp_path) as place, place.client() as client:
-        routes = Routes(Config())
+        routes = Routes(Config(), Registry())
         with pytest.raises(Refused) as caught:
             await routes.assignment(asked(client), assignment("orders", ""))
         assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP

@@ -17,6 +17,7 @@ from tests.support.clients.in_time import InTime, broker_in_time
 from tests.support.rocketmq.gateway_call import OpenCall, batch, read
 from tests.support.rocketmq.gateway_consumer import Consumer, consuming, handles
 from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, message, transaction
+from tests.support.rocketmq.waited import waited
 from tickwheel import Client
 from tickwheel.errors import BadToken
 from tickwheel_gateway.calls.service import Service
@@ -262,7 +263,7 @@ class Tokens:
         self._client = client
         self.asked: list[str] = []
 
-    @asynccontextmanager
+    @waited
     async def client(self, token: str, address: str = "") -> AsyncIterator[Client]:
         self.asked.append(token)
         if token == "revoked":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tickwheel_gateway.transport.call import AnyMethod, Call, Method
 from tickwheel_gateway.transport.framing import framed
 from tickwheel_gateway.transport.limits import Limits
 from tickwheel_gateway.transport.listener import Server
+from tickwheel_gateway.transport.sockets import Socket
 
 PATIENCE_S = 60
 
@@ -57,6 +59,14 @@ class Answer:
             found.append(rest[5 : 5 + length])
             rest = rest[5 + length :]
         return found
+
+
+def socket_pair() -> tuple[Socket, trio.SocketStream]:
+    """The gateway's end of a connection, and the other."""
+    ours, theirs = socket.socketpair()
+    return Socket(trio.SocketStream(trio.socket.from_stdlib_socket(ours))), trio.SocketStream(
+        trio.socket.from_stdlib_socket(theirs)
+    )
 
 
 class Peer:

@@ -17,6 +17,7 @@ from tests.unit.gateway.transport.peer import Answer, Peer, Service, head, servi
 from tickwheel_gateway.transport.call import BatchMethod, Call, CallEnded, Method
 from tickwheel_gateway.transport.framing import framed
 from tickwheel_gateway.transport.limits import Limits
+from tickwheel_gateway.transport.sender import Sender
 
 pytestmark = pytest.mark.usefixtures("stack")
 
@@ -350,3 +351,24 @@ async def test_a_batch_ends_with_its_last_call_and_leaves_none_unanswered() -> N
         peer.h2.reset_stream(asked[1])
         await peer.flush()
         await cancelled.wait()
+
+
+async def test_a_connection_whose_answer_fails_on_its_way_out_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was taken for the socket may not have gone."""
+
+    def broken(_: Sender) -> None:
+        raise MemoryError
+
+    async def answer(calls: Sequence[Call]) -> None:
+        monkeypatch.setattr(Sender, "hurry", broken)
+        calls[0].reply(b"answer")
+
+    service = Service()
+    service.methods["/t/Together"] = BatchMethod(answer)
+    async with serving(service) as (_, connect):
+        peer = connect()
+        peer.ask(b"hello", headers=head("/t/Together"))
+        await peer.until_end()
+    assert "a connection failed" in caplog.text

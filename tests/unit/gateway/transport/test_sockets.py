@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 import trio
 import trio.testing
 
-from tickwheel_gateway.transport.sockets import Socket
+from tests.unit.gateway.transport.peer import socket_pair
 
 _MUCH = bytes(range(256)) * (4 << 12)
-
-
-def _pair() -> tuple[Socket, trio.SocketStream]:
-    ours, theirs = socket.socketpair()
-    return Socket(trio.SocketStream(trio.socket.from_stdlib_socket(ours))), trio.SocketStream(
-        trio.socket.from_stdlib_socket(theirs)
-    )
 
 
 async def _read_all(stream: trio.abc.ReceiveStream) -> bytes:
@@ -28,7 +19,7 @@ async def _read_all(stream: trio.abc.ReceiveStream) -> bytes:
 
 
 async def test_what_is_more_than_the_socket_takes_at_once_arrives_whole_in_both_directions() -> None:
-    ours, theirs = _pair()
+    ours, theirs = socket_pair()
     found: list[bytes] = []
 
     async def read(stream: trio.abc.ReceiveStream) -> None:
@@ -44,7 +35,7 @@ async def test_what_is_more_than_the_socket_takes_at_once_arrives_whole_in_both_
 
 
 async def test_reading_gives_no_more_than_asked_for_and_waits_for_the_rest() -> None:
-    ours, theirs = _pair()
+    ours, theirs = socket_pair()
     async with ours, theirs:
         await theirs.send_all(b"abcdef")
         assert await ours.receive_some(4) == b"abcd"
@@ -60,7 +51,7 @@ async def test_reading_gives_no_more_than_asked_for_and_waits_for_the_rest() -> 
 
 
 async def test_a_write_that_waits_is_cancelled_and_one_that_was_cancelled_before_writes_nothing() -> None:
-    ours, theirs = _pair()
+    ours, theirs = socket_pair()
     async with ours, theirs:
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -75,7 +66,7 @@ async def test_a_write_that_waits_is_cancelled_and_one_that_was_cancelled_before
 
 
 async def test_a_peer_that_has_gone_breaks_the_stream() -> None:
-    ours, theirs = _pair()
+    ours, theirs = socket_pair()
     async with ours:
         await theirs.aclose()
         with pytest.raises(trio.BrokenResourceError):
@@ -84,7 +75,7 @@ async def test_a_peer_that_has_gone_breaks_the_stream() -> None:
 
 
 async def test_a_socket_that_is_closed_is_not_read_and_not_written_even_while_it_waits() -> None:
-    ours, theirs = _pair()
+    ours, theirs = socket_pair()
 
     async def wait() -> None:
         with pytest.raises(trio.ClosedResourceError):

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial, wraps
@@ -25,22 +24,20 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from tickwheel.blocking.dial import Opening
+from tickwheel.blocking.message import Batch, Fetched, Message
 from tickwheel.blocking.session import BlockingSession
+from tickwheel.blocking.settling import Settling
+from tickwheel.blocking.subscription import Subscription
 from tickwheel.client import client as _client
 from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
 from tickwheel.client.checks import flag, known
 from tickwheel.client.columns import Body, Headers, check_name
-from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchOptions
-from tickwheel.client.consumer.giving_back import give_back
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
-from tickwheel.client.consumer.message import BaseBatch, BaseMessage
 from tickwheel.client.consumer.subscription import Start, SubscribeOptions
-from tickwheel.client.consumer.subscription import Subscription as AsyncSubscription
 from tickwheel.client.options import ClientOptions
-from tickwheel.client.results import ReceiptResult
 from tickwheel.client.security import Security
 from tickwheel.client.times import Delay, Moment
 from tickwheel.client.url import Address, Urls
@@ -52,275 +49,10 @@ from tickwheel.worker.signals import may_have_signals, told_by_signals
 from tickwheel.worker.threads import ThreadWorker
 from tickwheel.worker.worker import DRAIN, asked
 
+__all__ = ["Batch", "Client", "Fetched", "Message", "Prepared", "Subscription", "Transaction", "connect"]
+
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-class Message(BaseMessage):
-    """A message that was delivered to this subscriber, and that it has to ack."""
-
-    __slots__ = ()
-    _batch: Batch
-
-    def ack(self, *, confirm: bool = False) -> None:
-        """Tells the broker that the message is done; it is not delivered to this group again.
-
-        The ack is not waited for. ``confirm`` waits until it is safe on the broker's disk, and raises AckRefused
-        (usually StaleReceipt) if it did not count.
-        """
-        settling = self._batch.settling
-        if confirm:
-            settling.confirm(lambda acks: acks.add(self.id, self.epoch))
-        else:
-            settling.add(self.id, self.epoch)
-
-    def nack(
-        self,
-        delay: Delay | None = None,
-        error: str = "",
-        *,
-        delay_ms: int | None = None,
-        give_up: bool = False,
-        uncounted: bool = False,
-    ) -> ReceiptResult:
-        """See ``tickwheel.Message.nack``."""
-        how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
-        return self._batch.settling.call(AckQueue.nack, (self.id,), (self.epoch,), how)[0]
-
-    def extend(self, duration: Delay) -> ReceiptResult:
-        """See ``tickwheel.Message.extend``."""
-        return self._batch.settling.call(AckQueue.extend, (self.id,), (self.epoch,), duration)[0]
-
-
-class Batch(BaseBatch[Message]):
-    """Messages that arrived together: the fast way to handle many."""
-
-    message_class = Message
-
-    @property
-    def settling(self) -> _Settling:
-        """Where what becomes of it is told."""
-        carrier: _Settling = self.acks.carrier
-        return carrier
-
-    def ack(self, *, confirm: bool = False) -> None:
-        """Acks all messages of the batch in one frame; otherwise as ``Message.ack``."""
-        if confirm:
-            self.settling.confirm(lambda acks: acks.add_batch(self.ack_columns))
-        else:
-            self.settling.add_batch(self)
-
-    def nack(
-        self,
-        delay: Delay | None = None,
-        error: str = "",
-        *,
-        delay_ms: int | None = None,
-        give_up: bool = False,
-        uncounted: bool = False,
-    ) -> list[ReceiptResult]:
-        """Gives all messages of the batch back."""
-        how = give_back(delay, error, delay_ms, give_up=give_up, uncounted=uncounted)
-        return self.settling.call(AckQueue.nack, self.ids, self.epochs, how)
-
-    def extend(self, duration: Delay) -> list[ReceiptResult]:
-        """Keeps all messages of the batch for ``duration`` from now on."""
-        return self.settling.call(AckQueue.extend, self.ids, self.epochs, duration)
-
-
-class Fetched(Batch):
-    """See ``tickwheel.Fetched``."""
-
-    attempts: tuple[int, ...] = ()
-    """Which attempt of its message each delivery is."""
-
-    @property
-    def group_id(self) -> int:
-        """The number of the group, to which the receipts belong."""
-        return self.delivery.subscription
-
-    def give_back(self) -> list[ReceiptResult]:
-        """See ``tickwheel.Fetched.give_back``."""
-        return self.settling.call(AckQueue.give_back, self.ids, self.epochs)
-
-
-class _Settling:
-    """Settles messages, from any thread.
-
-    Acks are not written one by one: while another thread reads, it writes what has come by then, so that a fast
-    consumer does not pay for a system call at every message; none ever waits for a later one.
-    """
-
-    def __init__(self, session: BlockingSession, acks: AckQueue) -> None:
-        self._session = session
-        self._acks = acks
-
-    def add(self, message_id: int, epoch: int) -> None:
-        """One ack. Raises ClientClosed."""
-
-        def add() -> None:
-            flight = self._acks.add(message_id, epoch)
-            if len(flight.ids) >= FLIGHT_ACKS_MAX:
-                flight.open = False
-
-        self._session.change(add)
-
-    def add_batch(self, batch: Batch) -> None:
-        """The acks of a batch; waits if too many are unanswered. Raises ClientClosed."""
-
-        async def add() -> None:
-            self._acks.add_batch(batch.ack_columns)
-            if self._acks.crowded:
-                await self._acks.make_room()
-
-        self._session.run(add())
-
-    def confirm(self, add: Callable[[AckQueue], AckFlight]) -> None:
-        """Acks and waits for the broker's answer."""
-
-        async def add_and_confirm() -> None:
-            flight = add(self._acks)
-            await self._acks.confirm(flight, len(flight.ids) - 1 if flight.ids else None)
-
-        self._session.run(add_and_confirm())
-
-    def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Does something with the queue of acks, after those that wait here."""
-        return self._session.run(function(self._acks, *args))
-
-
-class Subscription:
-    """Use it as ``with client.subscribe("topic") as sub``, then iterate over it, or over ``sub.batches()``."""
-
-    def __init__(
-        self,
-        session: BlockingSession,
-        subscription: AsyncSubscription[Message, Batch],
-        left: Callable[[Subscription], None],
-    ) -> None:
-        """``left`` is called when it was left."""
-        self._session = session
-        self._subscription = subscription
-        subscription.acks.carrier = _Settling(session, subscription.acks)
-        self._left = left
-        self._is_open = False
-        self._messages: deque[Message] = deque()
-        self._batches: deque[Batch] = deque()
-        """What came just when the call that waited for it was interrupted."""
-
-    @property
-    def topic(self) -> str:
-        """The name of the topic."""
-        return self._subscription.topic
-
-    @property
-    def group(self) -> str:
-        """The name of the group."""
-        return self._subscription.group
-
-    @property
-    def created_topic(self) -> bool:
-        """Whether subscribing made the topic."""
-        return self._subscription.created_topic
-
-    @property
-    def created_group(self) -> bool:
-        """Whether subscribing made the group."""
-        return self._subscription.created_group
-
-    @property
-    def ack_wait_ms(self) -> int:
-        """How long the first lease of a message lasts."""
-        return self._subscription.ack_wait_ms
-
-    @property
-    def ack_wait(self) -> timedelta:
-        """``ack_wait_ms`` as a timedelta."""
-        return self._subscription.ack_wait
-
-    def __enter__(self) -> Subscription:
-        try:
-            self._session.run(self._subscription.__aenter__())
-        except Exception:
-            raise
-        except BaseException:  # it came when the broker had agreed; the block will not run
-            self._session.change(self._subscription.abandon)
-            raise
-        self._is_open = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left(self)
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._leave(kind, error, trace)
-
-    def _leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._session.run(self._subscription.__aexit__(kind, error, trace))
-
-    def __iter__(self) -> Iterator[Message]:
-        self._subscription.check_open()
-        return iter(self._next_message, None)
-
-    def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none came within ``timeout`` seconds (None: wait without a limit)."""
-        subscription = self._subscription
-        subscription.check_open()
-        if self._messages:
-            return self._messages.popleft()
-        if subscription.is_fast and (message := subscription.next_in_hand()) is not None:
-            return message
-        self._session.run(self._take_message(timeout))
-        return self._messages.popleft() if self._messages else None
-
-    async def _take_message(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        """What comes is kept here before it is returned: an interruption in between does not lose it."""
-        message = await self._subscription.receive(timeout)
-        if message is not None:
-            self._messages.append(message)
-
-    def _next_message(self) -> Message | None:
-        subscription = self._subscription
-        if subscription.is_fast and (message := subscription.next_in_hand()) is not None:
-            return message
-        return self._unless_left(self.receive)
-
-    def _unless_left(self, receive: Callable[[], T | None]) -> T | None:
-        """None once the subscription was left during an iteration."""
-        try:
-            return receive()
-        except ClientClosed:
-            if self._subscription.is_left:
-                return None
-            raise
-
-    def batches(self) -> Iterator[Batch]:
-        """Iterates over batches as they arrive. Do not mix it with iterating over messages."""
-        self._subscription.check_open()
-        return iter(lambda: self._unless_left(self._next_batch), None)
-
-    def _next_batch(self) -> Batch | None:
-        if not self._batches:
-            self._session.run(self._take_batch())
-        return self._batches.popleft() if self._batches else None
-
-    async def _take_batch(self) -> None:
-        batch = await self._subscription.receive_batch()
-        if batch is not None:
-            self._batches.append(batch)
-
-    def stop(self) -> None:
-        """See ``tickwheel.Subscription.stop``."""
-        self._session.run(self._subscription.stop())
-
-    def flush(self) -> None:
-        """Waits until every ack so far is on the broker's disk. Raises AckRefused if one of them did not count."""
-        self._session.run(self._subscription.flush())
 
 
 def _blocking(
@@ -523,7 +255,7 @@ class Client:
         fetched: Fetched
         fetched, attempts = self._call(self._client.fetch_as, Fetched, topic, group, options)
         fetched.attempts = attempts
-        fetched.acks.carrier = _Settling(self._running, fetched.acks)
+        fetched.acks.carrier = Settling(self._running, fetched.acks)
         return fetched
 
     def transaction(self, *, id: str | None = None) -> Transaction:

@@ -221,6 +221,8 @@ def test_the_blocking_twin(broker: EmbeddedBroker, engine: sa.Engine, topic: str
                         act(connection, message)
             with connection.begin():
                 assert not inbox.mark_sync(message, connection)
+            with pytest.raises(BadArgument, match=r"is no tickwheel\.sync\.Message\."):
+                inbox.mark_sync("message", connection)  # type: ignore[arg-type]
         subscription.flush()
         assert client.browse(topic)[0].groups[0]["state"] == "acked"
     assert effects(engine) == ["pay"]

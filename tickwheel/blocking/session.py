@@ -387,7 +387,7 @@ class BlockingSession(Conversation):
                 self._handle(link, event)
             if link.draining and not link.pending:
                 raise NotConnected("The broker is stopping.")
-            if len(data) < _MUCH_BYTES:
+            if not wire.may_have_more:
                 return
 
     def _lose(self, link: Link, error: BaseException) -> None:
@@ -428,8 +428,6 @@ class BlockingSession(Conversation):
             self._open = None
 
 
-_MUCH_BYTES: Final = 64 * 1024
-"""Of so much in one read there is likely more."""
 _LONGEST_S: Final = 86_400.0
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import Final
 
-READ_BYTES: Final = 256 * 1024
+from tickwheel.client.conversation import FIRST_READ_BYTES, READ_BYTES
 
 
 class Wire:
@@ -19,6 +18,9 @@ class Wire:
         self._sock = sock
         self._tls: Tls | None = None
         self._unwritten = bytearray()
+        self._wanted_bytes = FIRST_READ_BYTES
+        self.may_have_more = False
+        """Whether there is probably more where the last read came from."""
         sock.setblocking(False)
 
     @property
@@ -59,9 +61,11 @@ class Wire:
     def read(self) -> bytes | None:
         """What has come; empty at the end, and None when nothing is there. Raises OSError."""
         try:
-            data = self._sock.recv(READ_BYTES)
+            data = self._sock.recv(self._wanted_bytes)
         except (BlockingIOError, InterruptedError):
             return None
+        self.may_have_more = len(data) >= FIRST_READ_BYTES
+        self._wanted_bytes = READ_BYTES if self.may_have_more else FIRST_READ_BYTES
         if self._tls is None:
             return data
         plain = self._tls.decrypted(data)

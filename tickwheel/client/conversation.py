@@ -56,6 +56,9 @@ from tickwheel.protocol.machine import (
 logger = logging.getLogger("tickwheel")
 
 WRITE_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 256 * 1024
+FIRST_READ_BYTES: Final = 16 * 1024
+"""Read until a read comes back full: memory for much more would cost more than the read of a short answer itself."""
 CLUSTER_BACKOFF_MAX_S: Final = 0.5
 """The longest wait between two rounds where there are several nodes: one of them takes over within seconds."""
 KEEPALIVE_S: Final = 30.0
@@ -187,6 +190,7 @@ class Conversation:
         flight = self.flight(flight_key, size_bytes)
         index = flight.add(body, key, headers, order_key, time_ms, priority or 0, auto_key=auto_key)
         flight.cost_bytes += size_bytes
+        self.depart()
         try:
             await flight.done.wait()
         except BaseException:
@@ -195,11 +199,11 @@ class Conversation:
         return flight, index
 
     def flight(self, flight_key: FlightKey, size_bytes: int) -> SendFlight:
-        """That of this loop turn, or a new one when it has no room. Raises ClientClosed."""
+        """That of this loop turn, or a new one when it has no room; it waits for ``depart``. Raises ClientClosed."""
         flight = self._flights.get(flight_key)
         if flight is None or not flight.has_room(size_bytes):
             flight = SendFlight(flight_key, self.deadline())
-            self.submit(flight)
+            self._enter(flight)
             self._flights[flight_key] = flight
         return flight
 
@@ -242,8 +246,16 @@ class Conversation:
         call.abandoned = True
         self._settle_if_abandoned(call)
 
+    def depart(self) -> None:
+        """What was put on flights is complete, as far as it goes: it may be written."""
+        self._wake.set()
+
     def submit(self, call: Call, *, paid: bool = False) -> None:
         """Puts a call into the outbox at once. Raises ClientClosed."""
+        self._enter(call, paid=paid)
+        self._wake.set()
+
+    def _enter(self, call: Call, *, paid: bool = False) -> None:
         if not paid:
             self._budget.taken += call.cost_bytes
         if self._terminal is not None:
@@ -252,7 +264,6 @@ class Conversation:
         call.done = self.waits.event()
         self._live[call] = None
         self._outbox.append(call)
-        self._wake.set()
 
     def submit_bound(self, request: Request) -> RequestCall:
         """Makes a request that means nothing on another connection than this one; it ends with it."""

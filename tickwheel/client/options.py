@@ -105,6 +105,7 @@ class BrokerSettings(TypedDict, total=False):
     rocketmq_credentials_file: str | os.PathLike[str]
     rocketmq_metrics: str
     rocketmq_workers: int
+    rocketmq_niceness: int
     rocketmq_queues: int
     rocketmq_receive_batch_size: int
     rocketmq_long_polling_max: str

@@ -14,6 +14,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
 from tickwheel.client.checks import shown, text
+from tickwheel.client.plain_socket import without_layers
 from tickwheel.client.url import Address, TcpAddress, UnixAddress
 from tickwheel.protocol.errors import BadArgument, BadCertificate, ConfigError, TlsFailed, TokenNeedsTls
 
@@ -136,9 +137,9 @@ def is_exposed(address: Address) -> bool:
 async def dial(address: Address, security: Security | None = None) -> ByteStream:
     """Opens a byte stream to a broker. Raises OSError, TlsFailed, BadCertificate."""
     if isinstance(address, UnixAddress):
-        return await anyio.connect_unix(address.path)
+        return without_layers(await anyio.connect_unix(address.path))
     if not address.tls:
-        return await anyio.connect_tcp(address.host, address.port)
+        return without_layers(await anyio.connect_tcp(address.host, address.port))
     context = (security or Security()).context()
     stream = await anyio.connect_tcp(address.host, address.port)
     try:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 
-from tickwheel.client.conversation import Conversation
+from tickwheel.client.conversation import FIRST_READ_BYTES, READ_BYTES, Conversation
 from tickwheel.client.link import Link
+from tickwheel.client.plain_socket import PlainSocket
 from tickwheel.client.security import explain_tls
 from tickwheel.client.url import Address
 from tickwheel.client.waiting.waits import LoopWaits
@@ -25,7 +27,6 @@ logger = logging.getLogger("tickwheel")
 
 Dial: TypeAlias = Callable[[Address], Awaitable[ByteStream]]
 
-READ_BYTES: Final = 256 * 1024
 _LINK_ERRORS = (
     OSError,
     anyio.BrokenResourceError,
@@ -41,6 +42,28 @@ class Session(Conversation):
     def __init__(self, *arguments: Any, dial: Dial, **options: Any) -> None:
         super().__init__(*arguments, waits=LoopWaits(), **options)
         self._dial = dial
+        self._idle_socket: PlainSocket | None = None
+        """While nothing is being written."""
+        self._unsent = b""
+        """The rest of what did not fit."""
+
+    def depart(self) -> None:
+        """See `Conversation`. What comes alone, while nothing is unanswered, does not wait for the task that writes: at
+        most others of this turn of the loop go after it instead of with it."""
+        link, socket = self.link, self._idle_socket
+        if socket is None or link is None or link.pending or link.broken or len(self._outbox) != 1:
+            self._wake.set()
+            return
+        call = self._outbox[0]
+        try:
+            self._unsent = b"".join(self._take(link))
+        except Exception as error:
+            logger.exception("a request could not be written")
+            self.fail(call, InternalError(f"It failed: {error!r}.", advice="Please report this defect."))
+        with suppress(*_LINK_ERRORS):  # the task that writes meets it, too
+            self._unsent = self._unsent[socket.send_at_once(self._unsent) :]
+        if self._unsent or self._outbox:
+            self._wake.set()
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Waits for the first connection.
@@ -67,7 +90,7 @@ class Session(Conversation):
 
     async def drain(self) -> None:
         """See `Conversation`."""
-        while (self._outbox or self._leaving) and self.is_connected:
+        while (self._outbox or self._unsent or self._leaving) and self.is_connected:
             self._drained = anyio.Event()
             await self._drained.wait()
 
@@ -122,23 +145,31 @@ class Session(Conversation):
             link.break_with(NotConnected("The broker did not answer the handshake in time."))
 
     async def _read(self, link: Link, stream: ByteStream) -> None:
+        wanted_bytes = FIRST_READ_BYTES
         while not (link.draining and not link.pending):
-            data = await stream.receive(READ_BYTES)
+            data = await stream.receive(wanted_bytes)
+            wanted_bytes = READ_BYTES if len(data) >= FIRST_READ_BYTES else FIRST_READ_BYTES
             link.heard_at = anyio.current_time()
             for event in link.machine.receive_data(data):
                 self._handle(link, event)
         raise NotConnected("The broker is stopping.")
 
     async def _write(self, link: Link, stream: ByteStream) -> None:
-        await stream.send(link.machine.hello(*self.introduction()))
-        while True:
-            frames = self._take(link)
-            if frames:
-                await stream.send(frames[0] if len(frames) == 1 else b"".join(frames))
-                continue
-            self._drained.set()
-            self._wake = anyio.Event()
-            await self._wake.wait()
+        self._unsent = link.machine.hello(*self.introduction())
+        socket = stream if isinstance(stream, PlainSocket) else None
+        try:
+            while True:
+                data, self._unsent = self._unsent, b""
+                if data or (data := b"".join(self._take(link))):
+                    await stream.send(data)
+                    continue
+                self._drained.set()
+                self._wake = anyio.Event()
+                self._idle_socket = socket
+                await self._wake.wait()
+                self._idle_socket = None
+        finally:
+            self._idle_socket, self._unsent = None, b""
 
     async def _renew(self, link: Link, stream: ByteStream) -> None:
         """Renews the leases of what is held, when it is time."""

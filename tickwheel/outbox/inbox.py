@@ -299,7 +299,7 @@ def _runner(connection: Connection | AsyncConnection) -> _Run:
 def _check_arguments(message: object, cls: type, connection: object) -> None:
     if not isinstance(message, cls):
         raise BadArgument(
-            f"{shown(message)} is no {cls.__module__.removesuffix('._message')}.{cls.__name__}.",
+            f"{shown(message)} is no tickwheel.{'sync.' if cls is sync.Message else ''}Message.",
             advice="Pass the message that a subscription gave; those of tickwheel.sync go to process_sync, mark_sync.",
         )
     if not isinstance(connection, sa.Connection) and not hasattr(connection, "run_sync"):

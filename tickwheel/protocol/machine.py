@@ -17,7 +17,6 @@ that the stream cannot be understood any more and the machine refuses to go on::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -80,52 +79,45 @@ AnswerBody: TypeAlias = Answer | SendOk | AckOk | FetchOk | bytes
 """The body of an answer. That of STATS, TOPICS and WHEEL stays bytes: only who asked knows its Struct."""
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True):
     """The handshake is done."""
 
     hello: HelloOk
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """The request of this correlation was carried out."""
 
     correlation: int
     body: AnswerBody
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The request of this correlation was refused; correlation 0: the connection as a whole."""
 
     correlation: int
     error: TickwheelError
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """Messages for a subscription."""
 
     delivery: Delivery
 
 
-@dataclass(frozen=True, slots=True)
-class GoingAway:
+class GoingAway(msgspec.Struct, frozen=True):
     """The server is stopping."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Revoked:
+class Revoked(msgspec.Struct, frozen=True):
     """Messages that a subscription holds are no longer its own: they were stopped, or called back."""
 
     revoke: Revoke
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTold:
+class LeaseTold(msgspec.Struct, frozen=True):
     """Another topic setting holds: how long leases last from now on."""
 
     lease: LeaseTime
@@ -281,8 +273,7 @@ class ClientMachine(_Machine[ClientEvent]):
 # What the server hears ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(msgspec.Struct, frozen=True):
     """A request with a MessagePack body (or with none)."""
 
     correlation: int
@@ -290,8 +281,7 @@ class Requested:
     identity: RequestIdentity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendRequested:
+class SendRequested(msgspec.Struct, frozen=True):
     """A SEND, by column."""
 
     correlation: int
@@ -299,16 +289,14 @@ class SendRequested:
     columns: SendColumns
 
 
-@dataclass(frozen=True, slots=True)
-class AckRequested:
+class AckRequested(msgspec.Struct, frozen=True):
     """An ACK, by column."""
 
     correlation: int
     columns: AckColumns
 
 
-@dataclass(frozen=True, slots=True)
-class NotUnderstood:
+class NotUnderstood(msgspec.Struct, frozen=True):
     """A request to be answered with this error; the connection is kept."""
 
     correlation: int

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from itertools import accumulate, pairwise
 from operator import add
 from typing import Final, NamedTuple
+
+import msgspec
 
 from tickwheel.protocol.errors import BadFrame
 from tickwheel.protocol.frames import Buffer
@@ -44,6 +45,14 @@ class Column(IntFlag):
     ORDER_KEYS = 32
     ALL = 63
 
+
+# Arithmetic on enumerations is slow, and this is done for each frame.
+_DELIVER_AT: Final = int(Column.DELIVER_AT)
+_PRIORITY: Final = int(Column.PRIORITY)
+_KEYS: Final = int(Column.KEYS)
+_HEADERS: Final = int(Column.HEADERS)
+_RELATIVE: Final = int(Column.RELATIVE)
+_ORDER_KEYS: Final = int(Column.ORDER_KEYS)
 
 _COLUMNS_AT: Final = 8
 _TELL_DIFFERENCES: Final = 64
@@ -94,8 +103,7 @@ def _unpack_column(letter: str, count: int, payload: bytes, offset: int) -> tupl
 # SEND ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SendColumns:
+class SendColumns(msgspec.Struct, frozen=True):
     """The messages of one SEND frame, by column.
 
     ``deliver_at_ms`` and ``priority`` are one number for all, or a packed column (``i64`` and ``u8``
@@ -111,20 +119,16 @@ class SendColumns:
     order_keys: Sequence[bytes] | None = None
 
     @property
-    def flags(self) -> Column:
-        """The bits that say which columns there are."""
-        flags = Column.RELATIVE if self.relative else Column(0)
-        if isinstance(self.deliver_at_ms, bytes):
-            flags |= Column.DELIVER_AT
-        if isinstance(self.priority, bytes):
-            flags |= Column.PRIORITY
-        if self.keys is not None:
-            flags |= Column.KEYS
-        if self.headers is not None:
-            flags |= Column.HEADERS
-        if self.order_keys is not None:
-            flags |= Column.ORDER_KEYS
-        return flags
+    def flags(self) -> int:
+        """The bits of `Column` that say which columns there are."""
+        return (
+            _RELATIVE * self.relative
+            | _DELIVER_AT * isinstance(self.deliver_at_ms, bytes)
+            | _PRIORITY * isinstance(self.priority, bytes)
+            | _KEYS * (self.keys is not None)
+            | _HEADERS * (self.headers is not None)
+            | _ORDER_KEYS * (self.order_keys is not None)
+        )
 
 
 def encode_send(topic_id: int, columns: SendColumns) -> bytes:
@@ -222,8 +226,7 @@ def decode_send(payload: bytes) -> tuple[int, SendColumns]:
 # SEND_OK and ACK_OK -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SendOk:
+class SendOk(msgspec.Struct, frozen=True):
     """The answer to SEND: the messages that are no exceptions have the ids ``first_id``, ``first_id + 1``,
     …"""
 
@@ -232,8 +235,7 @@ class SendOk:
     exceptions: tuple[ItemException, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AckOk:
+class AckOk(msgspec.Struct, frozen=True):
     """The answer to ACK: how many acks counted, and what became of the others."""
 
     acked: int
@@ -243,6 +245,8 @@ class AckOk:
 def _unpack_exceptions(payload: bytes, count: int, offset: int) -> tuple[ItemException, ...]:
     if len(payload) != offset + count * _EXCEPTION.size:
         raise BadFrame("The length of an answer does not fit the number of its exceptions.")
+    if not count:
+        return ()
     exceptions = tuple(map(ItemException._make, _EXCEPTION.iter_unpack(payload[offset:])))
     if any(left.position >= right.position for left, right in pairwise(exceptions)):
         raise BadFrame("The exceptions of an answer are not in order.")
@@ -268,8 +272,7 @@ def decode_ack_ok(payload: bytes) -> AckOk:
 # DELIVER ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """A batch that was delivered. A column is unpacked when it is asked for.
 
     ``payload`` is the whole DELIVER payload; the four columns of sizes (bytes) are unpacked, because
@@ -355,8 +358,7 @@ def decode_deliver(payload: bytes) -> Delivery:
 # FETCH_OK -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FetchOk:
+class FetchOk(msgspec.Struct, frozen=True):
     """The answer to FETCH: perhaps no messages. In the delivery's head stands the group in place of a subscription."""
 
     delivery: Delivery
@@ -390,8 +392,7 @@ def encode_no_messages(group_id: int) -> bytes:
 # ACK ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AckColumns:
+class AckColumns(msgspec.Struct, frozen=True):
     """The acks of one ACK frame: message ids, and the epochs under which they were delivered."""
 
     group_id: int

@@ -104,9 +104,21 @@ class Clients:
                     held.is_over.set()
                 self._held.clear()
 
-    def client(self, token: str, address: str) -> AbstractAsyncContextManager[Client]:
+    def client(self, token: str, address: str) -> Use:
         """The client of a token, for one request from an address. Raises what connecting raises."""
-        return _Use(self, token, address)
+        return Use(self, token, address)
+
+    def lend_at_once(self, token: str, address: str) -> Lent | None:
+        """As `lend`; None: it has to be waited for."""
+        key = self._key(token, address)
+        held = self._held.pop(key, None)
+        if held is None:
+            return None
+        self._held[key] = held
+        if held.client is None:
+            return None
+        held.users += 1
+        return key, held, held.client
 
     async def lend(self, token: str, address: str) -> Lent:
         """Who uses `client` need not. What it gives is to be taken back."""
@@ -114,7 +126,7 @@ class Clients:
             raise self._not_running()
         if self._needs_token and not token:
             raise LoginRequired
-        key = hashlib.sha256(token.encode()).digest(), address if self._names_addresses else ""
+        key = self._key(token, address)
         held = self._held.pop(key, None)
         if held is None:
             self._make_room()
@@ -148,6 +160,9 @@ class Clients:
         for it. Raises what connecting raises."""
         async with self._open(token, address) as client:
             yield client
+
+    def _key(self, token: str, address: str) -> _Key:
+        return hashlib.sha256(token.encode()).digest(), address if self._names_addresses else ""
 
     def _make_room(self) -> None:
         if len(self._held) < self._most:
@@ -201,14 +216,20 @@ class Clients:
                 return
 
 
-class _Use(AbstractAsyncContextManager[Client]):
-    """No generator: thousands of requests wait at a time, and each would have a frame more."""
+class Use(AbstractAsyncContextManager[Client]):
+    """One use of a client. No generator: thousands of requests wait at a time, and each would have a frame more."""
 
     def __init__(self, clients: Clients, token: str, address: str) -> None:
         self._clients = clients
         self._token = token
         self._address = address
         self._lent: Lent | None = None
+
+    def at_once(self) -> Client | None:
+        """The client, if it is there already: then that is what entering does, and this is to be left as if it was
+        entered."""
+        self._lent = self._clients.lend_at_once(self._token, self._address)
+        return None if self._lent is None else self._lent[2]
 
     async def __aenter__(self) -> Client:
         self._lent = await self._clients.lend(self._token, self._address)

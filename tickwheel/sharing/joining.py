@@ -52,6 +52,7 @@ class Joined:
             self._sent = [index for index in range(self._count) if index not in self._refused]
             messages = messages.chosen(self._sent)
         self._seats = _seats(self._session, topic, messages)
+        self._session.depart()
 
     async def results(self) -> Sequence[Result]:
         """Waits until all are safe on the broker's disk, or have failed. It may be cancelled and called again."""

@@ -128,7 +128,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             topology.declare_queue(queue_of(name, options, expires_ms))
         declared = topology.queue(name)
         if declared.is_auto_deleted:
-            self._open.auto_deleted.add(name)
+            self._open.own_queues.names.add(name)
         return queue_declare_ok_t(name, 0 if declared.is_transient else self._size(name), 0)
 
     def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
@@ -215,8 +215,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 if not if_unused:
                     self.queue_purge(queue)
         connection.topology.forget_queue(queue)
-        connection.auto_deleted.discard(queue)
-        connection.deleted(queue)
+        connection.own_queues.names.discard(queue)
+        connection.own_queues.deleted(queue)
         return size
 
     def end_consumers(self, queue: str) -> None:
@@ -387,13 +387,13 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             return
         self._leave_what_is_settled()
         name = consumer.queue.name
-        if name in self._open.auto_deleted and not self._has_unacked_of(consumer):
+        if name in self._open.own_queues.names and not self._has_unacked_of(consumer):
             self._delete_own_topic(name)
 
     def _delete_own_topic(self, queue: str) -> None:
         """The queue deletes itself. What is a group of an exchange ends by itself, or with the connection: so a
         consumer that soon comes back, as that of a worker's commands does after an error, has missed nothing."""
-        self._open.deleted(queue)
+        self._open.own_queues.deleted(queue)
         for source in self._open.topology.sources(queue):
             if not source.is_shared:
                 with suppress(UnknownTopic, TopicInUse):
@@ -565,7 +565,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         self._give_back_all()
         for consumer in list(self._cancelled):
             self._leave(consumer)
-        for queue in connection.auto_deleted & {one.queue.name for one in ended}:
+        for queue in connection.own_queues.names & {one.queue.name for one in ended}:
             self._delete_own_topic(queue)
 
 

@@ -8,7 +8,6 @@ hub polls next.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
@@ -18,34 +17,27 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
 from tickwheel.blocking.session import BlockingSession
-from tickwheel.celery.names import queue_topic
 from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
 from tickwheel.celery.transport.leases import Leases, give_back
 from tickwheel.celery.transport.options import Options
+from tickwheel.celery.transport.own_queues import OwnQueues
 from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
-from tickwheel.client.calls import RequestCall
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
-from tickwheel.protocol.bodies.admin import DeleteTopic
-from tickwheel.protocol.bodies.requests import OpenTopic
 from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES
 from tickwheel.protocol.messages import Delivery, FetchOk
 
-logger = logging.getLogger("tickwheel.celery")
 T = TypeVar("T")
 
 _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _ACKED_MAX: Final = 100_000
 _ERROR_CHARS: Final = 1_000
-_offered: Final[set[tuple[str, str]]] = set()
-"""Queues for replies whose topics this process has made, by the broker's URL and their name: all connections share
-them, because one may delete what another one uses."""
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -82,13 +74,12 @@ class Connection:
         self.options = options
         self.topology = Topology()
         self.channels: list[Any] = []
-        self.auto_deleted: set[str] = set()
-        """Queues that end with their consumers here."""
         self.readers: dict[str, tuple[bool, float]] = {}
         """Whether a topic has groups, and until when (of the client's clock) that is believed."""
         timeout_s = kombu_connection.connect_timeout or 5.0
         self.broker = sync.Client(url, connect_timeout=float(timeout_s), **options.client).try_to_open()
         self._session: BlockingSession = self.broker.session
+        self.own_queues = OwnQueues(self.broker.url, self._session, self.topology)
         self._ending = self.broker.close_with(self)
         self.leases = Leases(self._session, options.visibility_timeout)
         self.sender = Sender(self.broker, options)
@@ -468,28 +459,11 @@ class Connection:
             self.broker.close()
 
     def offers(self, queue: str) -> bool:
-        """Whether a queue for replies, which deletes itself, is at the broker: it is made if need be."""
-        key = self.broker.url, queue
-        if key in _offered:
-            return True
-        if queue not in self.auto_deleted or all(one.is_shared for one in self.topology.sources(queue)):
-            return False
-        call = RequestCall(OpenTopic(topic=queue_topic(queue), create=True), self._session.deadline())
+        """See `OwnQueues`."""
         try:
-            self.run(self._carried(call))
-        except TickwheelError as error:  # it may not make topics; then who replies does
-            logger.debug("the queue %r for replies was not made: %s", queue, error)
-            return False
-        _offered.add(key)
-        return True
-
-    def deleted(self, queue: str) -> None:
-        """A queue was deleted: it is made again before the next task that wants a reply there."""
-        _offered.discard((self.broker.url, queue))
-
-    async def _carried(self, call: RequestCall) -> None:
-        await self._session.enqueue(call)
-        await self._session.wait(call)
+            return self.own_queues.offers(queue)
+        finally:
+            self._follow()
 
     # -- the end of the process: see `exits.Owner` --
 
@@ -502,8 +476,7 @@ class Connection:
         """See ``Owner``."""
         if not self._is_here:
             return set()
-        sources = [source for queue in self.auto_deleted for source in self.topology.sources(queue)]
-        return {source.topic for source in sources if not source.is_shared}
+        return self.own_queues.topics()
 
     def leave_topics(self, topics: Iterable[str], within_s: float) -> None:
         """See ``Owner``."""
@@ -514,14 +487,7 @@ class Connection:
 
     def delete_topics(self, topics: Iterable[str], within_s: float) -> None:
         """See ``Owner``."""
-        for topic in topics:
-            # It may be gone, be read by others, or not be this client's to delete: the answer is not looked at.
-            call = RequestCall(DeleteTopic(topic=topic), self._session.deadline())
-            self.run(self._bounded(self._answered(call), within_s))
-
-    async def _answered(self, call: RequestCall) -> None:
-        await self._session.enqueue(call)
-        await call.done.wait()
+        self.own_queues.delete_topics(topics, within_s)
 
     async def _bounded(self, work: Coroutine[Any, Any, Any], within_s: float) -> None:
         with self._session.waits.within(within_s):

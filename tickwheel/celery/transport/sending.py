@@ -210,6 +210,7 @@ class Sender:
                 auto_key=message.key is None,
             )
             session.charge(flight, size_bytes)
+            session.depart()
             return _Open(flight, index, topic, message)
 
         one = session.run(begun())

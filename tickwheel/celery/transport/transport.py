@@ -76,9 +76,9 @@ class Transport(base.Transport):  # type: ignore[misc]
     def close_connection(self, connection: Connection) -> None:
         """Closes it, and deletes the queues that end with it."""
         try:
-            if connection.auto_deleted and connection.is_usable:
+            if connection.own_queues.names and connection.is_usable:
                 with Channel(connection) as channel:
-                    for queue in sorted(connection.auto_deleted):
+                    for queue in sorted(connection.own_queues.names):
                         channel.queue_delete(queue, if_unused=True)
         except self.recoverable_connection_errors as error:
             logger.debug("queues were not deleted, they end by themselves: %s", error)

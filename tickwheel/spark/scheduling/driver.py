@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -277,10 +278,17 @@ def discard(directory: Path, run: str) -> None:
 
 def _discard_once(directory: Path, run: str) -> None:
     for path in directory.iterdir():
-        if path.name.startswith(f"{run}-") or (path.name.startswith(MANIFEST) and _is_manifest_of(path, run)):
+        if _is_of(path, run):
             path.unlink(missing_ok=True)
-    if not any(directory.iterdir()):
+    left = list(directory.iterdir())
+    if any(_is_of(path, run) for path in left):
+        raise OSError(errno.ENOTEMPTY, "a task that was told to stop has written meanwhile", str(directory))
+    if not left:
         directory.rmdir()
+
+
+def _is_of(path: Path, run: str) -> bool:
+    return path.name.startswith(f"{run}-") or (path.name.startswith(MANIFEST) and _is_manifest_of(path, run))
 
 
 def _is_manifest_of(path: Path, run: str) -> bool:

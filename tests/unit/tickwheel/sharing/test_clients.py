@@ -86,6 +86,37 @@ async def test_one_client_serves_all_requests_of_a_token(place: Place, autojump_
     assert (place.made, sorted(place.open)) == (2, ["", "a"])
 
 
+async def test_one_that_is_there_is_had_at_once(place: Place, autojump_clock: MockClock) -> None:
+    use = place.clients.client("a", "192.0.2.1")
+    assert use.at_once() is None, "none was asked for"
+    assert place.made == len(place.clients) == 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(place.use, "a")
+        await wait_all_tasks_blocked()
+        assert use.at_once() is None, "it is being opened"
+    assert cast(Any, use.at_once()).token == "a"
+    assert place.clients.client("b", "192.0.2.1").at_once() is None
+    await trio.sleep(200)
+    assert place.open == ["a"], "it is in use"
+    await use.__aexit__(None, None, None)
+    await trio.sleep(59)
+    assert place.open == ["a"]
+    await trio.sleep(2)
+    assert place.open == []
+    assert use.at_once() is None, "it was idle"
+
+
+async def test_one_that_was_had_at_once_makes_no_room(place: Place, autojump_clock: MockClock) -> None:
+    await place.use("b")
+    await place.use("a")
+    use = place.clients.client("b", "192.0.2.1")
+    assert use.at_once() is not None
+    await place.use("c")
+    await wait_all_tasks_blocked()
+    assert sorted(place.open) == ["b", "c"], "the one that was used longest ago made room"
+    await use.__aexit__(None, None, None)
+
+
 async def test_it_is_closed_when_it_was_idle(place: Place, autojump_clock: MockClock) -> None:
     await place.use("a")
     await trio.sleep(59)

@@ -21,7 +21,8 @@ class Owner:
         self._note("leave", topics)
 
     def delete_topics(self, topics: Iterable[str], within_s: float) -> None:
-        self._note("delete", topics)
+        if not self._is_away:
+            self._note("delete", topics)
 
     def _note(self, what: str, topics: Iterable[str]) -> None:
         if self._is_away:

@@ -228,6 +228,25 @@ def test_a_run_removes_only_what_is_its_own(store: Store, work: Work) -> None:
     discard(work.directory, "other")  # it is gone: nothing to do
 
 
+def test_what_a_task_writes_while_its_run_is_discarded_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "job"
+    directory.mkdir()
+    (directory / "run-0-0.log").touch()
+    late, unlink = ["run-1-1.log", "run-1-0.log"], Path.unlink
+
+    def and_one_comes(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        if late:
+            (directory / late.pop()).touch()
+
+    monkeypatch.setattr(Path, "unlink", and_one_comes)
+    discard(directory, "run")
+    assert not late
+    assert not directory.exists()
+
+
 def test_names_of_jobs() -> None:
     assert job_id(JOB) == JOB
     assert job_id("monday") == job_id("monday") != job_id("tuesday")

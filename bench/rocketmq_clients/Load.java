@@ -210,49 +210,63 @@ final class Load {
         free.acquire(number("window", 256));
     }
 
-    /** Messages that are due evenly, all sent before the first is. */
+    /** Messages that are due evenly, all sent before the first is; first those that make the client warm. */
     private void delayed() throws Exception {
+        int warm = number("warm", 50_000);
         int count = number("count", 100_000);
-        long overMs = number("over_ms", 60_000);
-        Times late = new Times(count * 2);
         Seen seen = new Seen();
         AtomicInteger early = new AtomicInteger();
+        Times[] late = {new Times(warm), new Times(count)};
         PushConsumer consumer = consuming(message -> {
             long lateUs = nowUs() - head(message).getLong();
             if (lateUs < 0) {
                 early.incrementAndGet();
             }
             if (seen.add(message) >= 0) {
-                late.add(lateUs * 1_000);
+                late[head(message).getLong(Long.BYTES) < warm ? 0 : 1].add(lateUs * 1_000);
             }
             return ConsumeResult.SUCCESS;
         });
         Producer producer = producing();
-        int window = number("window", 256);
-        Semaphore free = new Semaphore(window);
+        delayedPart(producer, consumer, "warm", 0, warm, late[0], seen, early);
+        delayedPart(producer, consumer, "count", warm, count, late[1], seen, early);
+    }
+
+    private void delayedPart(Producer producer, PushConsumer consumer, String part, int first, int count, Times late,
+            Seen seen, AtomicInteger early) throws Exception {
+        long overMs = (long) count * number("over_ms", 60_000) / number("count", 100_000);
         Times answered = new Times(count);
         AtomicInteger failed = new AtomicInteger();
         long firstMs = System.currentTimeMillis() + number("lead_ms", 40_000);
+        sendAhead(producer, first, count, firstMs, overMs, answered, failed);
+        long aheadMs = firstMs - System.currentTimeMillis();
+        note("part", part, "messages", count, "failed", failed.get(), "ahead_ms", aheadMs);
+        long endMs = firstMs + overMs + number("patience_ms", 30_000);
+        while (late.count() < count - failed.get() && System.currentTimeMillis() < endMs) {
+            Thread.sleep(10);
+        }
+        int lost = count - failed.get() - late.count();
+        note("part", part, "messages", late.count(), "lost", lost, "twice", seen.twice(), "early", early.get(),
+            "ahead_ms", aheadMs, "late_ms", late, "group", consumer.getConsumerGroup());
+        if (lost > 0 && part.equals("warm")) {
+            throw new IllegalStateException(lost + " messages of the part that makes the client warm did not come");
+        }
+    }
+
+    private void sendAhead(Producer producer, int first, int count, long firstMs, long overMs, Times times,
+            AtomicInteger failed) throws Exception {
+        int window = number("window", 256);
+        Semaphore free = new Semaphore(window);
         for (int sent = 0; sent < count; sent++) {
             long dueMs = firstMs + sent * overMs / count;
             free.acquire();
-            sendOne(producer, sent, dueMs * 1_000, dueMs, free, answered, failed);
+            sendOne(producer, first + sent, dueMs * 1_000, dueMs, free, times, failed);
         }
         free.acquire(window);
-        long aheadMs = firstMs - System.currentTimeMillis();
-        note("part", "sent", "messages", count, "failed", failed.get(), "ahead_ms", aheadMs);
-        long endMs = firstMs + overMs + number("patience_ms", 30_000);
-        while (seen.count() < count - failed.get() && System.currentTimeMillis() < endMs) {
-            Thread.sleep(10);
-        }
-        note("part", "came", "messages", seen.count(), "lost", count - failed.get() - seen.count(),
-            "twice", seen.twice(), "early", early.get(), "ahead_ms", aheadMs, "late_ms", late,
-            "group", consumer.getConsumerGroup());
     }
 
     /** How long after it should each message comes again that its listener has refused once. */
     private void retry() throws Exception {
-        int count = number("count", 20);
         long waitUs = number("wait_ms", 1_000) * 1_000L;
         Map<String, Long> refusedUs = new ConcurrentHashMap<>();
         BlockingQueue<Long> lateNs = new LinkedBlockingQueue<>();
@@ -270,7 +284,8 @@ final class Load {
             return ConsumeResult.SUCCESS;
         });
         Producer producer = producing();
-        for (String part : new String[] {"warm", "measured"}) {
+        for (String part : new String[] {"warm", "count"}) {
+            int count = number(part, 20);
             for (int sent = 0; sent < count; sent++) {
                 producer.send(message(nowUs(), sent).build());
             }
@@ -390,6 +405,10 @@ final class Load {
             if (count < valuesNs.length) {
                 valuesNs[count++] = valueNs;
             }
+        }
+
+        synchronized int count() {
+            return count;
         }
 
         @Override

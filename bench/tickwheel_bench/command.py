@@ -144,7 +144,9 @@ def _listing() -> str:
     help="Of rocketmq: this server. May be given several times.",
 )
 @click.option(
-    "--directory", type=click.Path(path_type=Path), help="Where data goes [default: a temporary directory]."
+    "--directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where data goes [default: a temporary directory].",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("bench/results"), help="Where the JSON file goes."

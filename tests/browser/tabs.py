@@ -95,3 +95,13 @@ def violations(page: Page) -> list[str]:
     page.evaluate(_axe())
     found: list[str] = page.evaluate(_RUN_AXE, RULES)
     return found
+
+
+def press(page: Page, *keys: str) -> None:
+    """On a page that was come to otherwise than by its address: it takes keys once its script has run. Its button
+    for them appears then, for people and for tests alike."""
+    from playwright.sync_api import expect
+
+    expect(page.get_by_role("button", name="Keys", exact=True)).to_be_visible()
+    for key in keys:
+        page.keyboard.press(key)

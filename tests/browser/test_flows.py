@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.browser.conftest import Site
-from tests.browser.tabs import Tabs, violations
+from tests.browser.tabs import Tabs, press, violations
 from tickwheel import sync
 
 
@@ -111,18 +111,15 @@ def test_by_keyboard_alone(strangers: Tabs, site: Site) -> None:
     expect(page.locator(":focus")).to_have_text("Skip to the content")
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
-    page.keyboard.press("g")
-    page.keyboard.press("w")
+    press(page, "g", "w")
     expect(page.get_by_role("heading", level=1)).to_have_text("Wheel")
-    page.keyboard.press("?")
+    press(page, "?")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
     assert violations(page) == []
     dialog.get_by_label("Keys do this").uncheck()
     page.keyboard.press("Escape")
-    page.keyboard.press("g")
-    page.keyboard.press("o")
-    page.keyboard.press("?")
+    press(page, "g", "o", "?")
     expect(dialog).to_be_hidden()
     expect(page.get_by_role("heading", level=1)).to_have_text("Wheel")
 

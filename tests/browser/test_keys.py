@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.browser.conftest import Site
-from tests.browser.tabs import Tabs
+from tests.browser.tabs import Tabs, press
 from tickwheel import sync
 from tickwheel_web.dashboard.table import PAGES
 
@@ -20,8 +20,7 @@ def test_g_and_another_key_lead_to_each_page_of_the_menu(tabs: Tabs) -> None:
     page = tabs.open("/clients")
     for row in MENU:
         assert row.entry is not None
-        page.keyboard.press("g")
-        page.keyboard.press(row.entry.key)
+        press(page, "g", row.entry.key)
         expect(page.get_by_role("heading", level=1)).to_have_text(row.title)
         expect(page.locator("nav [aria-current=page]")).to_have_text(row.title)
 
@@ -74,7 +73,7 @@ def test_a_message_is_rescheduled_and_cancelled(tabs: Tabs, site: Site) -> None:
     page.keyboard.type("3h")
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("It is due at")
-    page.keyboard.press("c")
+    press(page, "c")
     expect(page.get_by_role("status")).to_contain_text("It is cancelled")
 
 

@@ -1,30 +1,32 @@
 """``tickwheel serve`` on a disk that is slow: ``python -m tickwheel_bench.load.slow_disk MILLISECONDS serve …``.
 
-Each fdatasync takes so much longer. It is slept where the system call would be, so all that waits for the disk waits.
+Each group commit begins its sync so much later, so all that waits for the disk waits.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-import time
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from _typeshed import HasFileno
+from outcome import Error, Outcome, Value
+
+from tickwheel_broker.group_commit import SyncEnded, SyncThread
 
 
 def slow_down(delay_s: float) -> None:
     """From now on, in this process."""
-    sync = os.fdatasync
+    begin = SyncThread.begin
 
-    def slowly(fd: int | HasFileno) -> None:
-        time.sleep(delay_s)
-        sync(fd)
+    def begin_late(thread: SyncThread, ticket: Any, ended: SyncEnded) -> None:
+        def ended_late(result: Outcome[float]) -> None:
+            ended(result if isinstance(result, Error) else Value(result.unwrap() + delay_s))
 
-    os.fdatasync = slowly
+        threading.Timer(delay_s, begin, (thread, ticket, ended_late)).start()
+
+    SyncThread.begin = begin_late  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

@@ -16,11 +16,15 @@ _SPARE: Final = 500
 _RATE: Final = 1_000
 _WARM_S: Final = 10
 _SECONDS: Final = 30
+_DELAYED_WARM: Final = 50_000
+"""As many as it takes: the p99 of a JVM that has just begun is that of its compiler."""
 _DELAYED: Final = 100_000
 _OVER_MS: Final = 60_000
 _LEAD_MS: Final = 10_000
 _LEAST_SENT_PER_S: Final = 2_000
+_SINGLE_WARM: Final = 20_000
 _SINGLE: Final = 5_000
+_RETRIED_WARM: Final = 3_000
 _RETRIED: Final = 20
 
 
@@ -64,8 +68,11 @@ def both(stage: Stage) -> dict[str, Any]:
 def single(stage: Stage) -> dict[str, Any]:
     """One send at a time, beside how long the disk takes."""
     stage.server.create("bench-single")
-    count = stage.size(_SINGLE, 200)
-    options = {"topic": "bench-single", "warm": count, "count": count}
+    options = {
+        "topic": "bench-single",
+        "warm": stage.size(_SINGLE_WARM, 200),
+        "count": stage.size(_SINGLE, 200),
+    }
     found = stage.measured(stage.programs.java(), "single", warm_lines=1, **options).figures()
     return found | {"fdatasync_ms": machine.fdatasync_ms(stage.folder, 4096)}
 
@@ -74,11 +81,12 @@ def delayed(stage: Stage) -> dict[str, Any]:
     """Messages that are due evenly over a minute: how late they are at a push consumer."""
     stage.server.create("bench-delayed", is_delayed=True)
     count, over_ms = stage.size(_DELAYED), stage.size(_OVER_MS)
+    warm = stage.size(_DELAYED_WARM)
     lead_ms = _LEAD_MS + count * 1_000 // _LEAST_SENT_PER_S
-    options = {"count": count, "over_ms": over_ms, "lead_ms": lead_ms}
+    options = {"warm": warm, "count": count, "over_ms": over_ms, "lead_ms": lead_ms}
     topic = group = "bench-delayed"
     (line,) = stage.measured(
-        stage.programs.java(), "delayed", warm_lines=1, topic=topic, group=group, **options
+        stage.programs.java(), "delayed", warm_lines=3, topic=topic, group=group, **options
     ).lines
     return {name: line[name] for name in ("messages", "lost", "twice", "early", "ahead_ms", "late_ms")}
 
@@ -87,5 +95,6 @@ def retry(stage: Stage) -> dict[str, Any]:
     """Messages that a listener refuses once: how much later than a second they come again."""
     stage.server.create("bench-retry")
     java = stage.programs.java()
-    _, line = stage.said(java, "retry", topic="bench-retry", group="bench-retry", count=_RETRIED)
+    options = {"warm": stage.size(_RETRIED_WARM, 20), "count": _RETRIED}
+    _, line = stage.said(java, "retry", topic="bench-retry", group="bench-retry", **options)
     return {name: line[name] for name in ("messages", "not_again", "late_ms")}

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,6 +15,10 @@ typedef struct {
     const int      *fds; /* NULL: nothing to do */
     uint64_t        count;
     uint64_t        took_ns;
+    const void     *reply;
+    uint64_t        reply_bytes;
+    uint64_t        sent_bytes;
+    int             reply_fd; /* -1: nothing is to be sent */
     int             told_fd;
     int             result;
     int             is_over;
@@ -31,6 +36,15 @@ static int sync_all(const int *fds, uint64_t count) {
             if (errno != EINTR)
                 return -errno;
     return 0;
+}
+
+/* What the socket does not take now, and whether it is broken, is for those who own it. */
+static uint64_t send_reply(int fd, const void *reply, uint64_t bytes) {
+    ssize_t sent;
+    do
+        sent = send(fd, reply, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 ? 0 : (uint64_t)sent;
 }
 
 static void tell(int told_fd) {
@@ -55,6 +69,9 @@ static void *serve(void *argument) {
         self->fds = NULL;
         self->result = result;
         self->took_ns = now_ns() - began_ns;
+        self->sent_bytes = 0;
+        if (!result && self->reply_fd >= 0)
+            self->sent_bytes = send_reply(self->reply_fd, self->reply, self->reply_bytes);
         tell(self->told_fd);
     }
     pthread_mutex_unlock(&self->mutex);
@@ -83,20 +100,32 @@ void *tw_sync_thread_start(int told_fd) {
     return self;
 }
 
-void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count) {
+void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, int reply_fd, const void *reply,
+                          uint64_t reply_bytes) {
     sync_thread *self = thread;
     pthread_mutex_lock(&self->mutex);
     self->fds = fds;
     self->count = count;
-    pthread_cond_signal(&self->is_asked);
+    self->reply_fd = reply_fd;
+    self->reply = reply;
+    self->reply_bytes = reply_bytes;
+    pthread_mutex_unlock(&self->mutex);
+    pthread_cond_signal(&self->is_asked); /* behind the lock: else the thread wakes only to wait for it */
+}
+
+void tw_sync_thread_withhold(void *thread) {
+    sync_thread *self = thread;
+    pthread_mutex_lock(&self->mutex);
+    self->reply_fd = -1;
     pthread_mutex_unlock(&self->mutex);
 }
 
-int tw_sync_thread_ended(void *thread, uint64_t *took_ns) {
+int tw_sync_thread_ended(void *thread, uint64_t *took_ns, uint64_t *sent_bytes) {
     sync_thread *self = thread;
     pthread_mutex_lock(&self->mutex);
     int result = self->result;
     *took_ns = self->took_ns;
+    *sent_bytes = self->sent_bytes;
     pthread_mutex_unlock(&self->mutex);
     return result;
 }

@@ -1,5 +1,7 @@
 /* A thread that syncs files, one after the other, and needs no lock of Python's to begin or to tell that it has ended.
  *
+ * The answer that waits for a sync can be sent by the thread, too: it leaves before Python hears of the end.
+ *
  * One caller; it begins the next sync when it has heard of the end of the last one. */
 #ifndef TICKWHEEL_SYNC_THREAD_H
 #define TICKWHEEL_SYNC_THREAD_H
@@ -7,10 +9,14 @@
 
 /* told_fd: an eventfd, to which 1 is added at the end of each sync. NULL on failure, with errno. */
 void *tw_sync_thread_start(int told_fd);
-/* fdatasync for each of these, up to the first that fails. The array must stay until the end. */
-void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count);
-/* 0 or a negated errno of the sync that has ended; and how long it took. */
-int tw_sync_thread_ended(void *thread, uint64_t *took_ns);
+/* fdatasync for each of these, up to the first that fails. If none does, the reply is sent to reply_fd, a socket, as far
+ * as that takes it at once; -1: there is none. Arrays must stay until the end. */
+void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, int reply_fd, const void *reply,
+                          uint64_t reply_bytes);
+/* From now on the reply is not sent, if it was not yet: its socket may be closed. */
+void tw_sync_thread_withhold(void *thread);
+/* 0 or a negated errno of the sync that has ended; how long it took, and how many bytes of the reply were sent. */
+int tw_sync_thread_ended(void *thread, uint64_t *took_ns, uint64_t *sent_bytes);
 /* Ends the thread, after what it does. */
 void tw_sync_thread_stop(void *thread);
 #endif

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.clients import forking
+from tests.support.run import crashes
 from tests.support.run.order import LongestFirst, longest_first
 from tests.support.run.profile import CI, PROFILE, SOAK, amount, has_its_day, is_left_out, today
 from tests.support.run.run_folder import RunFolder
@@ -29,6 +30,7 @@ settings.load_profile(PROFILE)
 _RUNS_IN = {"ci": (CI, SOAK), "soak": (SOAK,)}
 """Markers, and the profiles that run what they mark."""
 _FOLDER = pytest.StashKey[RunFolder]()
+_CRASH = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,6 +67,27 @@ def pytest_collection() -> Generator[None, Any, Any]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of a worker: after pytest has set its own handler of faults."""
+    worker = getattr(session.config, "workerinput", {}).get("workerid")
+    if worker is not None:
+        crashes.watch(worker)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Of a worker that ended: what is shown with the test that it ran."""
+    if error is not None:
+        node.config.stash[_CRASH] = crashes.of(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: LongestFirst) -> None:
+    """The end of a run may be all that is kept of it, so the report says everything."""
+    how = sched.config.stash.get(_CRASH, "its end is not known")
+    report.longrepr = f"{how.splitlines()[0]}: {report.longrepr}\n{how}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

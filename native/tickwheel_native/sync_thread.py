@@ -20,20 +20,27 @@ def start(told_fd: int) -> Handle:
     return thread
 
 
-def begin(thread: Handle, descriptors: Sequence[int]) -> object:
-    """Syncs these files, up to the first that fails. What is returned must be kept until the end."""
-    kept = ffi.new("int[]", descriptors)
-    lib.tw_sync_thread_begin(thread, kept, len(descriptors))
-    return kept
+def begin(thread: Handle, descriptors: Sequence[int], reply_to: int = -1, reply: bytes = b"") -> object:
+    """Syncs these files, up to the first that fails. If none does, sends the reply to the socket ``reply_to``, as far as
+    that takes it at once. What is returned must be kept until the end."""
+    files, data = ffi.new("int[]", descriptors), ffi.from_buffer(reply)
+    lib.tw_sync_thread_begin(thread, files, len(descriptors), reply_to, data, len(reply))
+    return files, data
 
 
-def ended(thread: Handle) -> int:
-    """How many nanoseconds the sync took that has ended. Raises its ``OSError``."""
-    took_ns = ffi.new("uint64_t *")
-    result = lib.tw_sync_thread_ended(thread, took_ns)
+def withhold(thread: Handle) -> None:
+    """The reply is not sent any more, if it was not yet: its socket may be closed."""
+    lib.tw_sync_thread_withhold(thread)
+
+
+def ended(thread: Handle) -> tuple[int, int]:
+    """How many nanoseconds the sync took that has ended, and how many bytes of its reply were sent. Raises its
+    ``OSError``."""
+    told = ffi.new("uint64_t[2]")
+    result = lib.tw_sync_thread_ended(thread, told, told + 1)
     if result:
         raise OSError(-result, os.strerror(-result))
-    return int(took_ns[0])
+    return int(told[0]), int(told[1])
 
 
 def stop(thread: Handle) -> None:

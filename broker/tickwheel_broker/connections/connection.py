@@ -272,6 +272,7 @@ class Connection:
     def _leave(self) -> None:
         self.is_gone = True
         self._parts.clients.left(self)
+        self._parts.commit.withhold(self.outgoing)
         self._transport.close()
         self._parts.receive_room.give_back(self._large_bytes)
         for subscription in self.subscriptions.values():
@@ -423,8 +424,13 @@ class Connection:
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
         if taken.replies:
-            is_last = taken.stop is Stop.NEED_MORE
-            parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies, is_last=is_last)
+            parts.commit.when_durable(
+                taken.position,
+                self.outgoing.promise(),
+                taken.replies,
+                is_last=taken.stop is Stop.NEED_MORE,
+                lender=self.outgoing,
+            )
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)
 

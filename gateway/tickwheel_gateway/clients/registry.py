@@ -17,9 +17,9 @@ from tickwheel_gateway.clients.caller import Caller, Identity
 
 ALIVE_S: Final = 60.0
 """After its last word, when it has no stream."""
-BUSY_S: Final = 60.0
+BUSY_S: Final = 300.0
 """A push consumer is busy so long after a receive that there was more for than it could take, or after the last of
-`BUSY_RECEIVES`."""
+`BUSY_RECEIVES`. What comes every minute finds it busy."""
 BUSY_RECEIVES: Final = 20
 """So many that brought messages, within `_OFTEN_S` of the first of them, also make a push consumer busy."""
 _OFTEN_S: Final = 10.0
@@ -102,7 +102,7 @@ class Known:
             taking.busy_until = now + BUSY_S
 
     def is_busy(self, topic: str, group: str) -> bool:
-        """Whether it took all it may, or often, within the last minute."""
+        """Whether it took all it may, or often, a short while ago."""
         taking = self._taking.get((topic, group))
         return taking is not None and taking.busy_until > trio.current_time()
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 SPARK: Final = "tests/spark/"
 """All of it stays together: a session of Spark takes long to start, and gets faster with each test."""
@@ -88,6 +89,32 @@ class LongestFirst(LoadScopeScheduling):
         if file.startswith(SPARK):
             return SPARK
         return nodeid if file in LONG_S and not file.startswith(CLUSTER) else file
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Of a process that ended with tests left, the one that it ran, which has failed; others run the rest.
+
+        The scheduler of xdist 3.8 gives the failed test to others, again and again, and what was done already as work
+        of no tests, for which they wait without end (its issues 1323 and 1378)."""
+        units = self.assigned_work.pop(node)
+        left = {scope: unit for scope, unit in units.items() if not all(unit.values())}
+        if not left:
+            return None
+        scope, unit = next(iter(left.items()))
+        failed = next(test for test, is_done in unit.items() if not is_done)
+        unit[failed] = True
+        if all(unit.values()):
+            del left[scope]
+        self.workqueue.update(left)
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return failed
+
+    def schedule(self) -> None:
+        """Also for a process that comes in place of another: it gets two units of work, or is told that there is no
+        more, because a process runs a test only when it knows what comes behind it."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
 
 
 def longest_first(items: list[pytest.Item]) -> None:

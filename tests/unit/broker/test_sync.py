@@ -1,6 +1,7 @@
 """Group commit: no reply before its position is durable, one sync for many, and no second try after a failure."""
 
 import errno
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tickwheel_broker.group_commit import (
     DiskCommitter,
     GroupCommit,
     InPlace,
+    Reply,
     SyncEnded,
     SyncFailed,
     SyncThread,
@@ -154,7 +156,7 @@ async def test_a_sync_that_was_begun_at_once_and_fails_is_final(store: Store) ->
 @pytest.mark.parametrize("is_last", [True, False])
 async def test_a_sync_that_cannot_be_begun_is_final(store: Store, *, is_last: bool) -> None:
     class Unable(InPlace):
-        def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
+        def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
             raise MemoryError
 
     commit = GroupCommit(store, DiskCommitter(Unable()), on_durable=lambda: None)
@@ -322,7 +324,7 @@ class GatedCluster:
 
     begins_at_once = False
 
-    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> Callable[[], Awaitable[None]]:
         async def wait() -> None:
             self.commits += 1
             ended(outcome.Value(0.0))
@@ -437,6 +439,176 @@ async def test_the_sync_thread_syncs_files_and_tells_of_errors(tmp_path: Path) -
     assert [result.unwrap() >= 0 for result in results[:2]] == [True, True]
     with pytest.raises(OSError, match="Bad file descriptor"):
         results[2].unwrap()
+
+
+async def synced(thread: SyncThread, file: object, reply: Reply) -> outcome.Outcome[float]:
+    """How a sync of this file with this reply ends."""
+    results: list[outcome.Outcome[float]] = []
+    ended = trio.Event()
+
+    def take(result: outcome.Outcome[float]) -> None:
+        results.append(result)
+        ended.set()
+
+    thread.begin(SyncTicket(0, 0, (file,)), take, reply)  # type: ignore[arg-type]
+    with trio.fail_after(PATIENCE_S):
+        await ended.wait()
+    return results[0]
+
+
+def connected_sockets() -> tuple[socket.socket, socket.socket]:
+    ends = socket.socketpair()
+    for end in ends:
+        end.setblocking(False)
+    return ends
+
+
+async def test_the_sync_thread_sends_the_reply_as_far_as_the_socket_takes_it(tmp_path: Path) -> None:
+    here, there = connected_sockets()
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread, here, there:
+        reply = Reply(Nobody(), here.fileno(), b"stored")
+        assert (await synced(thread, file, reply)).unwrap() >= 0
+        assert (reply.sent_bytes, there.recv(100)) == (6, b"stored")
+        large = Reply(Nobody(), here.fileno(), bytes(64 << 20))
+        assert (await synced(thread, file, large)).unwrap() >= 0
+        assert 0 < large.sent_bytes < len(large.frame)
+        more = Reply(Nobody(), here.fileno(), b"there is no room for it")
+        assert (await synced(thread, file, more)).unwrap() >= 0
+        assert more.sent_bytes == 0
+        there.close()
+        gone = Reply(Nobody(), here.fileno(), b"the peer has gone")
+        assert (await synced(thread, file, gone)).unwrap() >= 0
+        assert gone.sent_bytes == 0
+
+
+async def test_the_sync_thread_sends_no_reply_after_a_failed_sync() -> None:
+    here, there = connected_sockets()
+    with SyncThread() as thread, here, there:
+        reply = Reply(Nobody(), here.fileno(), b"stored")
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            (await synced(thread, Gone(), reply)).unwrap()
+        assert reply.sent_bytes == 0
+        with pytest.raises(BlockingIOError):
+            there.recv(1)
+
+
+async def test_nothing_is_sent_after_a_reply_was_withheld(tmp_path: Path) -> None:
+    """Whatever the thread was about: afterwards the descriptor may be another file's."""
+    sent = 0
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
+        for number in range(200):
+            here, there = connected_sockets()
+            with here, there:
+                ended = trio.Event()
+                reply = Reply(Nobody(), here.fileno(), b"stored")
+                file.write(bytes(number))
+                file.flush()
+                thread.begin(SyncTicket(0, 0, (file,)), lambda _, ended=ended: ended.set(), reply)  # type: ignore
+                if number % 2:
+                    await trio.sleep(0)
+                thread.withhold()
+                try:
+                    before = there.recv(100)
+                except BlockingIOError:
+                    before = b""
+                with trio.fail_after(PATIENCE_S):
+                    await ended.wait()
+                assert reply.sent_bytes == len(before)
+                with pytest.raises(BlockingIOError):
+                    there.recv(1)
+                sent += bool(before)
+    assert sent < 200, "most are withheld in time"
+
+
+class Nobody:
+    """Lends nothing."""
+
+    def lend(self) -> int:
+        return -1
+
+    def take_back(self, sent_bytes: int) -> None:
+        raise AssertionError("the group commit does that")
+
+
+class Desk:
+    """Lends a descriptor, and keeps what it hears."""
+
+    def __init__(self, descriptor: int = 7) -> None:
+        self.descriptor = descriptor
+        self.heard: list[object] = []
+
+    def lend(self) -> int:
+        self.heard.append("lent")
+        return self.descriptor
+
+    def take_back(self, sent_bytes: int) -> None:
+        self.heard.append(sent_bytes)
+
+    def sink(self, reply: bytes) -> None:
+        self.heard.append(reply)
+
+
+class Sending(GatedRunner):
+    """Sends all but the last byte of a reply, if it was not withheld."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_withheld = False
+        self.replies: list[Reply | None] = []
+
+    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+        self.replies.append(reply)
+        super().begin(ticket, ended, reply)
+
+    def withhold(self) -> None:
+        self.is_withheld = True
+
+    async def run(self, work: Callable[[], None]) -> None:
+        await super().run(work)
+        reply = self.replies[-1]
+        if reply is not None and not self.is_withheld:
+            reply.sent_bytes = len(reply.frame) - 1
+
+
+async def test_a_reply_that_comes_alone_is_sent_by_who_syncs(store: Store) -> None:
+    runner, desk = Sending(), Desk()
+    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+
+    def ask(reply: bytes, lender: Desk, *, is_last: bool = True) -> None:
+        store.topics.open(f"topic-{reply.decode()}", NOW_MS)
+        commit.when_durable(store.log.appended_position, lender.sink, reply, is_last=is_last, lender=lender)
+
+    async def sync() -> None:
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.testing.wait_all_tasks_blocked()
+        ask(b"one", desk)
+        commit.withhold(Desk())  # another one's
+        await sync()
+        assert desk.heard == ["lent", 2, b"one"]
+        ask(b"two", cannot := Desk(-1))
+        await sync()
+        assert cannot.heard == ["lent", b"two"], "there is no descriptor now"
+        ask(b"three", later := Desk(), is_last=False)
+        ask(b"four", later)
+        await trio.testing.wait_all_tasks_blocked()
+        await sync()
+        assert later.heard == [b"three", b"four"], "they share a sync"
+        ask(b"0", Desk())  # after several nothing begins at once
+        await trio.testing.wait_all_tasks_blocked()
+        await sync()
+        ask(b"five", leaving := Desk())
+        commit.withhold(leaving)
+        await sync()
+        assert leaving.heard == ["lent", 0, b"five"]
+        commit.withhold(leaving)
+        nursery.cancel_scope.cancel()
+    sent = [None if reply is None else reply.frame for reply in runner.replies]
+    assert sent == [b"one", None, None, None, b"five"]
+    store.close()
 
 
 class Gone:

@@ -31,12 +31,13 @@ from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import MAX_SLOW_REQUESTS, Connection
-from tickwheel_broker.group_commit import InPlace
+from tickwheel_broker.group_commit import InPlace, Reply, SyncEnded
 from tickwheel_broker.requests.answers import MAX_AT_ONCE
 from tickwheel_broker.requests.changes import ChangeRequests
 from tickwheel_broker.security.grants import NOBODY, OWNER, Identity
 from tickwheel_broker.subscriptions import RELEASE_STEP
 from tickwheel_broker.wiring import connection_parts
+from timerlog.commitlog.durability import SyncTicket
 from timerlog.store import Store
 
 PATIENCE_S = 60.0
@@ -58,6 +59,11 @@ class Wire(Pipe):
         """Requests one behind the other, each with the next number."""
         for number, request in enumerate(requests, 1):
             self._to_read += encode_frame(FRAME_TYPE_OF_REQUEST[type(request)], number, encode_body(request))
+        self._written.set()
+
+    def write_frame(self, frame: bytes) -> None:
+        """One that is made already."""
+        self._to_read += frame
         self._written.set()
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -149,6 +155,38 @@ async def test_a_token_may_be_revoked_at_the_very_end_of_its_connection(
     assert at_the_end.exits == 1
     assert connection.is_gone
     assert connection.identity is NOBODY
+
+
+async def test_a_reply_is_withheld_before_its_socket_is_closed(store: Store) -> None:
+    """Otherwise the thread that syncs could send it to another connection, which has the descriptor then."""
+    heard: list[str] = []
+
+    class HangingDisk(InPlace):
+        def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+            if reply is not None:
+                heard.append("begun")
+                leave.cancel()
+            super().begin(ticket, ended, reply)
+
+        def withhold(self) -> None:
+            heard.append("withheld")
+
+    class Closing(Wire):
+        def close(self) -> None:
+            heard.append("closed")
+
+    leave = trio.CancelScope()
+    wire = Closing()
+    topic_id = store.topics.open("t", NOW_MS)
+    async with trio.open_nursery() as nursery:
+        broker = Broker(Settings(), store, TrioClock(NOW_MS), HangingDisk(), nursery)
+        nursery.start_soon(broker.run)
+        wire.write(hello("wire"))
+        wire.write_frame(send(topic_id, [b"alone"]))
+        with leave, trio.fail_after(PATIENCE_S):
+            await Connection(connection_parts(broker), wire, 1).serve()
+        nursery.cancel_scope.cancel()
+    assert heard == ["begun", "withheld", "closed"]
 
 
 async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Store) -> None:

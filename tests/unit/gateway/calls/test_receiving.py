@@ -164,7 +164,7 @@ async def test_who_receives_messages_often_is_busy(
             await trio.sleep(every_s)
         assert not known.is_busy("t", "other")
         await trio.sleep(BUSY_S)
-        assert not known.is_busy("t", "g"), "a minute later"
+        assert not known.is_busy("t", "g"), "some minutes later"
 
 
 async def test_what_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -286,7 +286,9 @@ class Network:
 
     def socket(self, descriptor: int) -> Connection | None:
         """The connection with this descriptor; None: it is over."""
-        return next((one for one in self._connections if one.descriptor == descriptor and not one.is_over), None)
+        return next(
+            (one for one in self._connections if one.descriptor == descriptor and not one.is_over), None
+        )
 
     def listen(self) -> MemoryListener:
         """A broker begins to listen."""

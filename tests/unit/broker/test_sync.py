@@ -324,7 +324,9 @@ class GatedCluster:
 
     begins_at_once = False
 
-    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> Callable[[], Awaitable[None]]:
+    def begin(
+        self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None
+    ) -> Callable[[], Awaitable[None]]:
         async def wait() -> None:
             self.commits += 1
             ended(outcome.Value(0.0))

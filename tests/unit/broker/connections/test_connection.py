@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -168,6 +168,10 @@ async def test_a_reply_is_withheld_before_its_socket_is_closed(store: Store) -> 
                 leave.cancel()
             super().begin(ticket, ended, reply)
 
+        async def run(self, work: Callable[[], None]) -> None:
+            await goes_on.wait()
+            work()
+
         def withhold(self) -> None:
             heard.append("withheld")
 
@@ -175,16 +179,23 @@ async def test_a_reply_is_withheld_before_its_socket_is_closed(store: Store) -> 
         def close(self) -> None:
             heard.append("closed")
 
-    leave = trio.CancelScope()
+    leave, goes_on = trio.CancelScope(), trio.Event()
     wire = Closing()
     topic_id = store.topics.open("t", NOW_MS)
     async with trio.open_nursery() as nursery:
         broker = Broker(Settings(), store, TrioClock(NOW_MS), HangingDisk(), nursery)
         nursery.start_soon(broker.run)
+        goes_on.set()
+        await broker.commit.wait_durable(store.log.appended_position)
+        goes_on = trio.Event()
         wire.write(hello("wire"))
-        wire.write_frame(send(topic_id, [b"alone"]))
         with leave, trio.fail_after(PATIENCE_S):
-            await Connection(connection_parts(broker), wire, 1).serve()
+            async with trio.open_nursery() as serving:
+                serving.start_soon(Connection(connection_parts(broker), wire, 1).serve)
+                await wire.wait_answers(0)
+                await trio.testing.wait_all_tasks_blocked()
+                wire.write_frame(send(topic_id, [b"alone"]))
+        goes_on.set()
         nursery.cancel_scope.cancel()
     assert heard == ["begun", "withheld", "closed"]
 

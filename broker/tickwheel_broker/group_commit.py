@@ -370,8 +370,8 @@ class GroupCommit:
     ) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already. What is not
         `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync. `is_last`: who asks has
-        nothing more to append now, so its sync may begin if no others are expected; then the reply may be written to what
-        the `lender` has, before `sink` is called."""
+        nothing more to append now, so its sync may begin if no others are expected; then the reply may be written to
+        what the `lender` has, before `sink` is called."""
         if (
             position <= max(self._store.log.durable_position, self._handed_over)
             and self._committer.is_current

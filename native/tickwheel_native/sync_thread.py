@@ -21,8 +21,8 @@ def start(told_fd: int) -> Handle:
 
 
 def begin(thread: Handle, descriptors: Sequence[int], reply_to: int = -1, reply: bytes = b"") -> object:
-    """Syncs these files, up to the first that fails. If none does, sends the reply to the socket ``reply_to``, as far as
-    that takes it at once. What is returned must be kept until the end."""
+    """Syncs these files, up to the first that fails. If none does, sends the reply to the socket ``reply_to``, as far
+    as that takes it at once. What is returned must be kept until the end."""
     files, data = ffi.new("int[]", descriptors), ffi.from_buffer(reply)
     lib.tw_sync_thread_begin(thread, files, len(descriptors), reply_to, data, len(reply))
     return files, data

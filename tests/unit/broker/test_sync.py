@@ -507,7 +507,7 @@ async def test_nothing_is_sent_after_a_reply_was_withheld(tmp_path: Path) -> Non
                 file.flush()
                 thread.begin(SyncTicket(0, 0, (file,)), lambda _, ended=ended: ended.set(), reply)  # type: ignore
                 if number % 2:
-                    await trio.sleep(0)
+                    await trio.lowlevel.checkpoint()
                 thread.withhold()
                 try:
                     before = there.recv(100)

@@ -15,10 +15,8 @@ typedef struct {
     const int      *fds; /* NULL: nothing to do */
     uint64_t        count;
     uint64_t        took_ns;
-    const void     *reply;
-    uint64_t        reply_bytes;
     uint64_t        sent_bytes;
-    int             reply_fd; /* -1: nothing is to be sent */
+    tw_behind_sync  behind;
     int             told_fd;
     int             result;
     int             is_over;
@@ -35,6 +33,19 @@ static int sync_all(const int *fds, uint64_t count) {
         while (fdatasync(fds[at]))
             if (errno != EINTR)
                 return -errno;
+    return 0;
+}
+
+static int write_mark(const tw_behind_sync *behind) {
+    uint64_t done = 0;
+    while (done < behind->mark_bytes) {
+        ssize_t written = pwrite(behind->mark_fd, (const char *)behind->mark + done, behind->mark_bytes - done,
+                                 (off_t)(behind->mark_offset + done));
+        if (written < 0 && errno != EINTR)
+            return -errno;
+        if (written > 0)
+            done += (uint64_t)written;
+    }
     return 0;
 }
 
@@ -65,13 +76,15 @@ static void *serve(void *argument) {
         uint64_t   count = self->count, began_ns = now_ns();
         pthread_mutex_unlock(&self->mutex);
         int result = sync_all(fds, count);
+        if (!result)
+            result = write_mark(&self->behind);
         pthread_mutex_lock(&self->mutex);
         self->fds = NULL;
         self->result = result;
         self->took_ns = now_ns() - began_ns;
         self->sent_bytes = 0;
-        if (!result && self->reply_fd >= 0)
-            self->sent_bytes = send_reply(self->reply_fd, self->reply, self->reply_bytes);
+        if (!result && self->behind.reply_fd >= 0)
+            self->sent_bytes = send_reply(self->behind.reply_fd, self->behind.reply, self->behind.reply_bytes);
         tell(self->told_fd);
     }
     pthread_mutex_unlock(&self->mutex);
@@ -100,15 +113,13 @@ void *tw_sync_thread_start(int told_fd) {
     return self;
 }
 
-void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, int reply_fd, const void *reply,
-                          uint64_t reply_bytes) {
-    sync_thread *self = thread;
+void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, const tw_behind_sync *behind) {
+    static const tw_behind_sync nothing = {.mark_fd = -1, .reply_fd = -1};
+    sync_thread                *self = thread;
     pthread_mutex_lock(&self->mutex);
     self->fds = fds;
     self->count = count;
-    self->reply_fd = reply_fd;
-    self->reply = reply;
-    self->reply_bytes = reply_bytes;
+    self->behind = behind ? *behind : nothing;
     pthread_mutex_unlock(&self->mutex);
     pthread_cond_signal(&self->is_asked); /* behind the lock: else the thread wakes only to wait for it */
 }
@@ -116,7 +127,7 @@ void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, int repl
 void tw_sync_thread_withhold(void *thread) {
     sync_thread *self = thread;
     pthread_mutex_lock(&self->mutex);
-    self->reply_fd = -1;
+    self->behind.reply_fd = -1;
     pthread_mutex_unlock(&self->mutex);
 }
 

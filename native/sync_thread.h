@@ -9,13 +9,24 @@
 
 /* told_fd: an eventfd, to which 1 is added at the end of each sync. NULL on failure, with errno. */
 void *tw_sync_thread_start(int told_fd);
-/* fdatasync for each of these, up to the first that fails. If none does, the reply is sent to reply_fd, a socket, as far
- * as that takes it at once; -1: there is none. Arrays must stay until the end. */
-void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, int reply_fd, const void *reply,
-                          uint64_t reply_bytes);
+/* What is done behind a sync that has not failed: the mark is written to its place in a file, if it has any bytes; then
+ * the reply is sent to a socket, as far as that takes it at once. */
+typedef struct {
+    const void *mark;
+    uint64_t    mark_bytes;
+    uint64_t    mark_offset;
+    const void *reply;
+    uint64_t    reply_bytes;
+    int32_t     mark_fd;
+    int32_t     reply_fd;
+} tw_behind_sync;
+
+/* fdatasync for each of these, up to the first that fails. behind may be NULL. All of it must stay until the end. */
+void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, const tw_behind_sync *behind);
 /* From now on the reply is not sent, if it was not yet: its socket may be closed. */
 void tw_sync_thread_withhold(void *thread);
-/* 0 or a negated errno of the sync that has ended; how long it took, and how many bytes of the reply were sent. */
+/* 0 or a negated errno of the sync that has ended, or of its mark; how long it took, and how many bytes of the reply were
+ * sent. */
 int tw_sync_thread_ended(void *thread, uint64_t *took_ns, uint64_t *sent_bytes);
 /* Ends the thread, after what it does. */
 void tw_sync_thread_stop(void *thread);

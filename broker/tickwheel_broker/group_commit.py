@@ -56,8 +56,9 @@ class Syncing(Protocol):
 
     log: CommitLog
 
-    def begin_sync(self) -> SyncTicket | None:
-        """Says what to sync; None when nothing is new."""
+    def begin_sync(self, *, with_mark: bool = False) -> SyncTicket | None:
+        """Says what to sync; None when nothing is new. `with_mark`: who syncs also writes the mark behind it, so that a
+        reply may leave before `finish_sync`."""
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that `ticket.run` returned; the durable position."""
@@ -136,10 +137,12 @@ class SyncThread:
         assert self._told >= 0, "the thread has not been stopped"
         assert self._ended is None, "one sync at a time"
         files = [file.fileno() for file in ticket.files]
-        if reply is None:
-            self._kept = sync_thread.begin(self._thread, files)
-        else:
-            self._kept = sync_thread.begin(self._thread, files, reply.descriptor, reply.frame)
+        behind = None
+        if reply is not None:
+            mark = ticket.mark
+            place = None if mark is None else (mark.file.fileno(), mark.offset, mark.data)
+            behind = sync_thread.Behind(reply.descriptor, reply.frame, place)
+        self._kept = sync_thread.begin(self._thread, files, behind)
         self._ended, self._reply = ended, reply
 
     def withhold(self) -> None:
@@ -522,11 +525,13 @@ class GroupCommit:
         """Begins to make everything staged durable; None when there is nothing. The log does not say twice what is to
         be synced: a sync that could not be begun is a failed one. ``lender``: of the only reply that waits."""
         try:
-            ticket = self._store.begin_sync()
+            reply = None if lender is None else self._reply_of(lender)
+            ticket = self._store.begin_sync(with_mark=reply is not None)
             if ticket is None:
+                if reply is not None:
+                    reply.lender.take_back(0)
                 return None
             self._ticket = ticket
-            reply = None if lender is None else self._reply_of(lender, ticket)
             pending = self._pending = self._committer.begin(ticket, self._ended, reply)
             self._reply = reply
         except BaseException as error:
@@ -535,9 +540,11 @@ class GroupCommit:
         self.figures.began_s = trio.current_time()
         return pending
 
-    def _reply_of(self, lender: Lender, ticket: SyncTicket) -> Reply | None:
+    def _reply_of(self, lender: Lender) -> Reply | None:
         position, _, frame = self._waiting[0]
-        assert position <= ticket.position, "a sync that begins now is of all that was appended"
+        assert position <= self._store.log.appended_position, (
+            "a sync that begins now is of all that was appended"
+        )
         descriptor = lender.lend()
         return None if descriptor < 0 else Reply(lender, descriptor, frame)
 

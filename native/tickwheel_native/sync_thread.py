@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tickwheel_native._native import ffi, lib
 
@@ -20,12 +20,28 @@ def start(told_fd: int) -> Handle:
     return thread
 
 
-def begin(thread: Handle, descriptors: Sequence[int], reply_to: int = -1, reply: bytes = b"") -> object:
-    """Syncs these files, up to the first that fails. If none does, sends the reply to the socket ``reply_to``, as far
-    as that takes it at once. What is returned must be kept until the end."""
-    files, data = ffi.new("int[]", descriptors), ffi.from_buffer(reply)
-    lib.tw_sync_thread_begin(thread, files, len(descriptors), reply_to, data, len(reply))
-    return files, data
+class Behind(NamedTuple):
+    """What is done behind a sync that has not failed."""
+
+    reply_to: int
+    """A socket, to which ``reply`` is sent then, as far as it takes that at once."""
+    reply: bytes
+    mark: tuple[int, int, bytes] | None
+    """What is written to a file before, and at which offset."""
+
+
+def begin(thread: Handle, descriptors: Sequence[int], behind: Behind | None = None) -> object:
+    """Syncs these files, up to the first that fails. What is returned must be kept until the end."""
+    files = ffi.new("int[]", descriptors)
+    if behind is None:
+        lib.tw_sync_thread_begin(thread, files, len(descriptors), ffi.NULL)
+        return files
+    reply_to, reply, mark = behind
+    mark_fd, mark_offset, mark_data = mark or (-1, 0, b"")
+    kept = ffi.from_buffer(mark_data), ffi.from_buffer(reply)
+    told = (kept[0], len(mark_data), mark_offset, kept[1], len(reply), mark_fd, reply_to)
+    lib.tw_sync_thread_begin(thread, files, len(descriptors), ffi.new("tw_behind_sync *", told))
+    return files, kept
 
 
 def withhold(thread: Handle) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from tickwheel_native import Buffer, memory
 from tickwheel_native import log as native_log
 from tickwheel_native import store as native_store
-from timerlog.commitlog.durability import Durability, OnDisk, SyncTicket
+from timerlog.commitlog.durability import Durability, Mark, OnDisk, SyncTicket
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
@@ -366,14 +366,18 @@ class CommitLog:
 
     # -- durability --
 
-    def begin_sync(self) -> SyncTicket | None:
-        """Flushes and says what to sync; None when nothing was appended since the last ticket."""
+    def begin_sync(self, *, with_mark: bool = False) -> SyncTicket | None:
+        """Flushes and says what to sync; None when nothing was appended since the last ticket. ``with_mark``: who runs
+        the ticket also writes its mark, if there is to be one, so that something may be told before `finish_sync`."""
         if not self._dirty:
             return None
         position = self.flush()
         self._dirty = False
         self._ticket_position = position
-        return self.durability.ticket(position, int(self.native.next_id))
+        ticket = self.durability.ticket(position, int(self.native.next_id))
+        if with_mark and self._wants_mark(position):
+            ticket.mark = self._reserved_mark(position)
+        return ticket
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that a ticket has run; returns the durable position. Raises ``LogFailed``.
@@ -384,12 +388,28 @@ class CommitLog:
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
         assert self.durable_position <= self.appended_position, "only what was appended can be durable"
-        is_due = not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES
-        if is_due and not self.durability.is_shared:
-            self._mark()
-        # Before it is told: readers of the files then see at once what was acknowledged.
-        self.flush()
+        if ticket.mark is None:
+            if self._wants_mark(self.durable_position):
+                self._mark()
+            # Before it is told: readers of the files then see at once what was acknowledged.
+            self.flush()
         return self.durable_position
+
+    def _wants_mark(self, position: int) -> bool:
+        is_due = not self._is_lent or position >= self._marked_position + _MARK_STEP_BYTES
+        return is_due and not self.durability.is_shared
+
+    def _reserved_mark(self, position: int) -> Mark | None:
+        """What is appended from now on stands behind it, and is made durable by later syncs: until it is written, a
+        start takes its place for the end of the log. None: there is no room."""
+        if native_log.append(self.native, RecordType.MARK, 0, _MARK.pack(position)) < 0:
+            return None
+        self._marked_position = position
+        base, file = self._current()
+        data = bytes(self._staging[: self.native.staging_bytes])
+        self.native.staging_position += len(data)
+        self.native.staging_bytes = 0
+        return Mark(file, position - base, data)
 
     def _mark(self) -> None:
         self._marked_position = self.durable_position

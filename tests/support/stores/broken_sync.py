@@ -18,8 +18,8 @@ def break_syncs(
     it sends no reply either. ``set_attribute``: that of a monkeypatch, perhaps."""
     begin, ended = sync_thread.begin, sync_thread.ended
 
-    def begun(thread: object, descriptors: Sequence[int], *reply: object) -> object:
-        return begin(thread, [_NO_FILE] if is_broken() else descriptors, *reply)  # type: ignore[arg-type]
+    def begun(thread: object, descriptors: Sequence[int], behind: sync_thread.Behind | None = None) -> object:
+        return begin(thread, [_NO_FILE] if is_broken() else descriptors, behind)
 
     def has_ended(thread: object) -> tuple[int, int]:
         try:

@@ -3,6 +3,7 @@
 import errno
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import outcome
@@ -21,7 +22,7 @@ from tickwheel_broker.group_commit import (
     SyncFailed,
     SyncThread,
 )
-from timerlog.commitlog.durability import SyncTicket
+from timerlog.commitlog.durability import Mark, SyncTicket
 from timerlog.errors import TooManyOpenFiles
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -443,7 +444,9 @@ async def test_the_sync_thread_syncs_files_and_tells_of_errors(tmp_path: Path) -
         results[2].unwrap()
 
 
-async def synced(thread: SyncThread, file: object, reply: Reply) -> outcome.Outcome[float]:
+async def synced(
+    thread: SyncThread, file: object, reply: Reply, mark: Mark | None = None
+) -> outcome.Outcome[float]:
     """How a sync of this file with this reply ends."""
     results: list[outcome.Outcome[float]] = []
     ended = trio.Event()
@@ -452,7 +455,7 @@ async def synced(thread: SyncThread, file: object, reply: Reply) -> outcome.Outc
         results.append(result)
         ended.set()
 
-    thread.begin(SyncTicket(0, 0, (file,)), take, reply)  # type: ignore[arg-type]
+    thread.begin(SyncTicket(0, 0, (file,), mark=mark), take, reply)  # type: ignore[arg-type]
     with trio.fail_after(PATIENCE_S):
         await ended.wait()
     return results[0]
@@ -492,6 +495,23 @@ async def test_the_sync_thread_sends_no_reply_after_a_failed_sync() -> None:
         assert reply.sent_bytes == 0
         with pytest.raises(BlockingIOError):
             there.recv(1)
+
+
+async def test_the_sync_thread_writes_the_mark_before_it_sends_the_reply(tmp_path: Path) -> None:
+    here, there = connected_sockets()
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread, here, there:
+        mark = Mark(file, 1_000, b"durable up to here")  # type: ignore[arg-type]
+        reply = Reply(Nobody(), here.fileno(), b"stored")
+        assert (await synced(thread, file, reply, mark)).unwrap() >= 0
+        assert (tmp_path / "file").read_bytes() == bytes(1_000) + mark.data
+        assert there.recv(100) == b"stored"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            (await synced(thread, file, reply, replace(mark, file=Gone()))).unwrap()  # type: ignore[arg-type]
+        with pytest.raises(BlockingIOError):
+            there.recv(1)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            (await synced(thread, Gone(), reply, replace(mark, data=b"x" * 18))).unwrap()
+        assert (tmp_path / "file").read_bytes()[1_000:] == mark.data, "nothing is marked that was not synced"
 
 
 async def test_nothing_is_sent_after_a_reply_was_withheld(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from tests.support.native.frames import send
 from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
-from timerlog.files.disk import FileDisk, FileSegment
+from timerlog.files.disk import LOG_FOLDER, FileDisk, FileSegment
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.maintenance.inspect import inspect_directory
+from timerlog.readers.describe import describe_directory
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -60,6 +62,57 @@ def test_many_appends_share_one_sync(store: Store) -> None:
     assert store.log.syncs == syncs + 1
     store.sync()
     assert store.begin_sync() is None, "a mark alone is no reason to sync"
+
+
+@pytest.mark.parametrize("left_bytes", [0, 1, 12, 23, 24])
+def test_a_mark_is_written_by_who_syncs_in_the_place_that_was_kept_for_it(
+    tmp_path: Path, left_bytes: int
+) -> None:
+    """As a kill leaves it: with all of the mark what stands behind it is there again, with less the log ends before."""
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"acknowledged"]), NOW_MS)
+    acknowledged = store.look.state_hash()
+    ticket = store.begin_sync(with_mark=True)
+    assert ticket is not None
+    assert ticket.mark is not None
+    store.produce.ingest(send(topic, [b"meanwhile"] * 3), NOW_MS)
+    store.log.flush()
+    both = store.look.state_hash()
+    data = ticket.mark.data[: len(ticket.mark.data) - left_bytes]
+    is_whole = data.ljust(len(ticket.mark.data), b"\0") == ticket.mark.data
+    assert is_whole == (left_bytes < 8), "its position ends with zeros, as the place does"
+    ticket.mark = replace(ticket.mark, data=data)
+    ticket.run()
+    if is_whole:
+        read = describe_directory(tmp_path, NOW_MS)
+        assert read.end_position == ticket.position, "readers of the files know it before anything is told"
+        end = store.log.appended_position
+        assert store.finish_sync(ticket) == ticket.position == store.log.durable_position
+        assert store.log.appended_position == end, "there is no second mark"
+    files = {path.name: path.read_bytes() for path in (tmp_path / LOG_FOLDER).iterdir()}
+    store.close(clean=False)
+    for name in ("messages.table", "checkpoint"):
+        (tmp_path / name).unlink(missing_ok=True)
+    for name, content in files.items():
+        (tmp_path / LOG_FOLDER / name).write_bytes(content)
+    again = Store.open(tmp_path, SMALL, NOW_MS)
+    assert again.look.state_hash() == (both if is_whole else acknowledged)
+    again.produce.ingest(send(topic, [b"later"]), NOW_MS)
+    again.sync()
+    again.close()
+    assert inspect_directory(tmp_path).ok
+
+
+def test_without_room_for_a_mark_there_is_none(store: Store) -> None:
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
+    store.log.native.segment_end = store.log.appended_position
+    ticket = store.begin_sync(with_mark=True)
+    assert ticket is not None
+    assert ticket.mark is None
+    ticket.run()
+    assert store.finish_sync(ticket) == ticket.position
 
 
 def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(

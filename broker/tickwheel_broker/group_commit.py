@@ -524,17 +524,21 @@ class GroupCommit:
     def _begin(self, lender: Lender | None = None) -> Callable[[], Awaitable[None]] | None:
         """Begins to make everything staged durable; None when there is nothing. The log does not say twice what is to
         be synced: a sync that could not be begun is a failed one. ``lender``: of the only reply that waits."""
+        reply: Reply | None = None
         try:
             reply = None if lender is None else self._reply_of(lender)
             ticket = self._store.begin_sync(with_mark=reply is not None)
+            if reply is not None and (ticket is None or ticket.mark is None):  # it leaves behind its mark
+                reply.lender.take_back(0)
+                reply = None
             if ticket is None:
-                if reply is not None:
-                    reply.lender.take_back(0)
                 return None
             self._ticket = ticket
             pending = self._pending = self._committer.begin(ticket, self._ended, reply)
             self._reply = reply
         except BaseException as error:
+            if reply is not None:
+                reply.lender.take_back(0)
             self._fail(error)
             raise
         self.figures.began_s = trio.current_time()

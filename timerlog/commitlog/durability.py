@@ -13,7 +13,7 @@ from timerlog.files.disk import Disk, SegmentFile
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A MARK that whoever syncs writes when that has ended; its place in the log is kept free."""
+    """A MARK that whoever syncs writes when that has ended, over an older one."""
 
     file: SegmentFile
     offset: int

@@ -29,6 +29,7 @@ from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
 from timerlog.files.held_space import Lender, allocate_lent
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import (
     MAX_BATCH,
     MESSAGE_HEAD_BYTES,
@@ -40,6 +41,7 @@ from timerlog.layout import (
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
 _MARK: Final = struct.Struct("<Q")  # the durable position
+_MARK_BYTES: Final = RECORD_HEAD_BYTES + _MARK.size
 #: On a full disk not every sync is marked.
 _MARK_STEP_BYTES: Final = 4096
 
@@ -371,12 +373,13 @@ class CommitLog:
         the ticket also writes its mark, if there is to be one, so that something may be told before `finish_sync`."""
         if not self._dirty:
             return None
-        position = self.flush()
+        position = self.appended_position
+        mark = self._reserved_mark(position) if with_mark and self._wants_mark(position) else None
+        self.flush()
         self._dirty = False
         self._ticket_position = position
         ticket = self.durability.ticket(position, int(self.native.next_id))
-        if with_mark and self._wants_mark(position):
-            ticket.mark = self._reserved_mark(position)
+        ticket.mark = mark
         return ticket
 
     def finish_sync(self, ticket: SyncTicket) -> int:
@@ -400,16 +403,21 @@ class CommitLog:
         return is_due and not self.durability.is_shared
 
     def _reserved_mark(self, position: int) -> Mark | None:
-        """What is appended from now on stands behind it, and is made durable by later syncs: until it is written, a
-        start takes its place for the end of the log. None: there is no room."""
-        if native_log.append(self.native, RecordType.MARK, 0, _MARK.pack(position)) < 0:
-            return None
-        self._marked_position = position
+        """In its place stands one that says what is known now, until it is overwritten: the log never has a hole, and
+        no page, which is what a kill can leave half written, has a part of it only. None: there is no room."""
+        native, start = self.native, int(self.native.staging_bytes)
         base, file = self._current()
-        data = bytes(self._staging[: self.native.staging_bytes])
-        self.native.staging_position += len(data)
-        self.native.staging_bytes = 0
-        return Mark(file, position - base, data)
+        offset = position - base
+        if offset % PAGE_BYTES > PAGE_BYTES - _MARK_BYTES:
+            return None
+        if native_log.append(native, RecordType.MARK, 0, _MARK.pack(position)) < 0:
+            return None
+        data = bytes(self._staging[start : native.staging_bytes])
+        native.staging_bytes = start
+        native_log.append(native, RecordType.MARK, 0, _MARK.pack(self.durable_position))
+        assert len(data) == native.staging_bytes - start == _MARK_BYTES, "one takes the place of the other"
+        self._marked_position = position
+        return Mark(file, offset, data)
 
     def _mark(self) -> None:
         self._marked_position = self.durable_position

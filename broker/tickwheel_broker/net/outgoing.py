@@ -103,6 +103,8 @@ class Outgoing:
     def take_back(self, sent_bytes: int) -> None:
         """See `Lender`."""
         self._is_lent, self._ahead_bytes = False, sent_bytes
+        if self._chunks:  # its task has let them lie
+            self._bell.ring()
 
     def hold(self, frame: bytes) -> None:
         """A frame that is not small waits for the disk; `let_go` or `withdraw` it later."""

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from xdist.workermanage import WorkerController
 
 _SHOWN_CHARACTERS: Final = 6_000
-_open: list[IO[str]] = []
-"""What the handler of faults writes to stays open."""
 
 
 def watch(worker: str) -> None:
     """In a process of tests: a fault of C writes down where each thread was."""
-    _open.append(_file(worker).open("w"))
-    faulthandler.enable(_open[-1])
+    # It stays open to the end.
+    faulthandler.enable(os.open(_file(worker), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
 
 
 def of(node: WorkerController) -> str:

@@ -109,6 +109,11 @@ class LongestFirst(LoadScopeScheduling):
             self._reschedule(other)
         return failed
 
+    def _reschedule(self, node: WorkerController) -> None:
+        """One that still collects has its turn when it has done so."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def schedule(self) -> None:
         """Also for a process that comes in place of another: it gets two units of work, or is told that there is no
         more, because a process runs a test only when it knows what comes behind it."""

@@ -19,6 +19,7 @@ from tickwheel_broker.group_commit import (
     SyncFailed,
 )
 from timerlog.commitlog.durability import SyncTicket
+from timerlog.commitlog.log import CommitLog
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -174,6 +175,42 @@ async def test_a_sync_that_cannot_be_begun_is_final(store: Store, *, is_last: bo
         await commit.sync_once()
     assert replies == []
     store.close(clean=False)
+
+
+async def test_what_was_lent_is_given_back_when_a_sync_cannot_be_begun(store: Store) -> None:
+    class Unable(InPlace):
+        def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+            raise MemoryError
+
+    desk = Desk()
+    commit = GroupCommit(store, DiskCommitter(Unable()), on_durable=lambda: None)
+    with pytest.RaisesGroup(MemoryError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit.run)
+            await trio.testing.wait_all_tasks_blocked()
+            store.topics.open("t", NOW_MS)
+            commit.when_durable(store.log.appended_position, desk.sink, b"never", is_last=True, lender=desk)
+    assert desk.heard == ["lent", 0]
+    store.close(clean=False)
+
+
+async def test_without_a_mark_a_reply_waits_for_the_loop(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, desk = Sending(), Desk()
+    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    monkeypatch.setattr(CommitLog, "_reserved_mark", lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.testing.wait_all_tasks_blocked()
+        store.topics.open("t", NOW_MS)
+        commit.when_durable(store.log.appended_position, desk.sink, b"1", is_last=True, lender=desk)
+        runner.gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert desk.heard == ["lent", 0, b"1"]
+        nursery.cancel_scope.cancel()
+    assert runner.replies == [None]
+    store.close()
 
 
 async def test_who_is_cancelled_waits_for_a_sync_that_was_begun_at_once(store: Store) -> None:

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,8 +14,6 @@ typedef struct {
     const int      *fds; /* NULL: nothing to do */
     uint64_t        count;
     uint64_t        took_ns;
-    uint64_t        sent_bytes;
-    tw_behind_sync  behind;
     int             told_fd;
     int             result;
     int             is_over;
@@ -34,28 +31,6 @@ static int sync_all(const int *fds, uint64_t count) {
             if (errno != EINTR)
                 return -errno;
     return 0;
-}
-
-static int write_mark(const tw_behind_sync *behind) {
-    uint64_t done = 0;
-    while (done < behind->mark_bytes) {
-        ssize_t written = pwrite(behind->mark_fd, (const char *)behind->mark + done, behind->mark_bytes - done,
-                                 (off_t)(behind->mark_offset + done));
-        if (written < 0 && errno != EINTR)
-            return -errno;
-        if (written > 0)
-            done += (uint64_t)written;
-    }
-    return 0;
-}
-
-/* What the socket does not take now, and whether it is broken, is for those who own it. */
-static uint64_t send_reply(int fd, const void *reply, uint64_t bytes) {
-    ssize_t sent;
-    do
-        sent = send(fd, reply, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent < 0 ? 0 : (uint64_t)sent;
 }
 
 static void tell(int told_fd) {
@@ -76,15 +51,10 @@ static void *serve(void *argument) {
         uint64_t   count = self->count, began_ns = now_ns();
         pthread_mutex_unlock(&self->mutex);
         int result = sync_all(fds, count);
-        if (!result)
-            result = write_mark(&self->behind);
         pthread_mutex_lock(&self->mutex);
         self->fds = NULL;
         self->result = result;
         self->took_ns = now_ns() - began_ns;
-        self->sent_bytes = 0;
-        if (!result && self->behind.reply_fd >= 0)
-            self->sent_bytes = send_reply(self->behind.reply_fd, self->behind.reply, self->behind.reply_bytes);
         tell(self->told_fd);
     }
     pthread_mutex_unlock(&self->mutex);
@@ -113,30 +83,20 @@ void *tw_sync_thread_start(int told_fd) {
     return self;
 }
 
-void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count, const tw_behind_sync *behind) {
-    static const tw_behind_sync nothing = {.mark_fd = -1, .reply_fd = -1};
-    sync_thread                *self = thread;
+void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count) {
+    sync_thread *self = thread;
     pthread_mutex_lock(&self->mutex);
     self->fds = fds;
     self->count = count;
-    self->behind = behind ? *behind : nothing;
-    pthread_mutex_unlock(&self->mutex);
-    pthread_cond_signal(&self->is_asked); /* behind the lock: else the thread wakes only to wait for it */
-}
-
-void tw_sync_thread_withhold(void *thread) {
-    sync_thread *self = thread;
-    pthread_mutex_lock(&self->mutex);
-    self->behind.reply_fd = -1;
+    pthread_cond_signal(&self->is_asked);
     pthread_mutex_unlock(&self->mutex);
 }
 
-int tw_sync_thread_ended(void *thread, uint64_t *took_ns, uint64_t *sent_bytes) {
+int tw_sync_thread_ended(void *thread, uint64_t *took_ns) {
     sync_thread *self = thread;
     pthread_mutex_lock(&self->mutex);
     int result = self->result;
     *took_ns = self->took_ns;
-    *sent_bytes = self->sent_bytes;
     pthread_mutex_unlock(&self->mutex);
     return result;
 }

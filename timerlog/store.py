@@ -189,10 +189,9 @@ class Store:
 
     # -- durability --
 
-    def begin_sync(self, *, with_mark: bool = False) -> SyncTicket | None:
-        """Hands what is staged to the operating system and says what to sync; None when nothing is new. ``with_mark``:
-        see `CommitLog.begin_sync`."""
-        return self.log.begin_sync(with_mark=with_mark)
+    def begin_sync(self) -> SyncTicket | None:
+        """Hands what is staged to the operating system and says what to sync; None when nothing is new."""
+        return self.log.begin_sync()
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that ``ticket.run`` returned; returns the durable position."""

@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, TypeAlias
 
@@ -56,9 +55,8 @@ class Syncing(Protocol):
 
     log: CommitLog
 
-    def begin_sync(self, *, with_mark: bool = False) -> SyncTicket | None:
-        """Says what to sync; None when nothing is new. `with_mark`: who syncs also writes the mark behind it, so that a
-        reply may leave before `finish_sync`."""
+    def begin_sync(self) -> SyncTicket | None:
+        """Says what to sync; None when nothing is new."""
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that `ticket.run` returned; the durable position."""
@@ -81,38 +79,12 @@ SyncEnded: TypeAlias = Callable[[outcome.Outcome[float]], None]
 """Hears how many seconds a sync took, or why it failed. Raises nothing."""
 
 
-class Lender(Protocol):
-    """Who has a connection to which one reply may be written beside the event loop."""
-
-    def lend(self) -> int:
-        """The descriptor of its socket; until `take_back` nothing else is written to it. -1: not now."""
-
-    def take_back(self, sent_bytes: int) -> None:
-        """So much of the reply was written; its sink is called with all of it next, unless the sync has failed."""
-
-
-@dataclass(slots=True)
-class Reply:
-    """What may be written as soon as a sync has ended, before the event loop hears of it."""
-
-    lender: Lender
-    descriptor: int
-    frame: bytes
-    sent_bytes: int = 0
-
-
 class SyncRunner(Protocol):
     """Syncs files without blocking the event loop. A simulation does it in place instead."""
 
-    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """Begin to sync the files of the ticket, when the last sync has ended. `ended` is called in the event loop as
-        soon as that is done, or has failed with an OSError. The reply may have been sent then, or some of it."""
-
-    def withhold(self) -> None:
-        """The reply is not sent any more, if it was not yet."""
-
-    def look(self) -> None:
-        """Call `ended` now if the sync has ended and the event loop has not come to it."""
+        soon as that is done, or has failed with an OSError."""
 
 
 class SyncThread:
@@ -128,32 +100,14 @@ class SyncThread:
             os.close(self._told)
             raise
         self._ended: SyncEnded | None = None
-        self._reply: Reply | None = None
         self._kept: object = None
         trio.lowlevel.spawn_system_task(self._listen)
 
-    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """See `SyncRunner`."""
-        assert self._told >= 0, "the thread has not been stopped"
         assert self._ended is None, "one sync at a time"
-        files = [file.fileno() for file in ticket.files]
-        behind = None
-        if reply is not None:
-            mark = ticket.mark
-            place = None if mark is None else (mark.file.fileno(), mark.offset, mark.data)
-            behind = sync_thread.Behind(reply.descriptor, reply.frame, place)
-        self._kept = sync_thread.begin(self._thread, files, behind)
-        self._ended, self._reply = ended, reply
-
-    def withhold(self) -> None:
-        """See `SyncRunner`."""
-        if self._told >= 0:
-            sync_thread.withhold(self._thread)
-
-    def look(self) -> None:
-        """See `SyncRunner`."""
-        if self._told >= 0:
-            self._tell()
+        self._kept = sync_thread.begin(self._thread, [file.fileno() for file in ticket.files])
+        self._ended = ended
 
     def __enter__(self) -> SyncThread:
         return self
@@ -174,19 +128,11 @@ class SyncThread:
                     self._tell()
 
     def _tell(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._told)
-        except BlockingIOError:
-            return
         ended, self._ended = self._ended, None
         assert ended is not None, "it ends once"
-        ended(outcome.capture(self._took_s))
-
-    def _took_s(self) -> float:
-        took_ns, sent_bytes = sync_thread.ended(self._thread)
-        if self._reply is not None:
-            self._reply.sent_bytes = sent_bytes
-        return took_ns / 1e9
+        ended(outcome.capture(lambda: sync_thread.ended(self._thread) / 1e9))
 
 
 def _eventfd() -> int:
@@ -201,20 +147,14 @@ def _eventfd() -> int:
 class InPlace:
     """Syncs in the event loop: for simulations, where no thread may exist."""
 
-    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
-        """See `SyncRunner`. A reply is sent by the event loop."""
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
+        """See `SyncRunner`."""
         trio.lowlevel.spawn_system_task(self._carry, ticket.run, ended, context=contextvars.copy_context())
 
     async def _carry(self, work: Callable[[], None], ended: SyncEnded) -> None:
         began_s = time.perf_counter()
         result = await outcome.acapture(self.run, work)
         ended(result if isinstance(result, outcome.Error) else outcome.Value(time.perf_counter() - began_s))
-
-    def withhold(self) -> None:
-        """See `SyncRunner`."""
-
-    def look(self) -> None:
-        """See `SyncRunner`."""
 
     async def run(self, work: Callable[[], None]) -> None:
         """Return when it is done."""
@@ -232,18 +172,10 @@ class Committer(Protocol):
     def is_current(self) -> bool:
         """Whether what is durable may be told at once; otherwise `settle` comes first."""
 
-    def begin(
-        self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None
-    ) -> Callable[[], Awaitable[None]]:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
         """Make the ticket durable, one at a time. `ended` hears first how many seconds that took, or why it failed
         (SyncFailed); then the function that is returned returns, which waits for it. Where nothing begins at once, it
-        is to be called once, and has no reply."""
-
-    def withhold(self) -> None:
-        """The reply is not sent any more, if it was not yet."""
-
-    def look(self) -> None:
-        """See `SyncRunner`."""
+        is to be called once."""
 
     async def settle(self) -> None:
         """Return once no commit is under way any more, also none that was cancelled, and what is durable may be told.
@@ -259,9 +191,7 @@ class DiskCommitter:
     def __init__(self, runner: SyncRunner) -> None:
         self._runner = runner
 
-    def begin(
-        self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None
-    ) -> Callable[[], Awaitable[None]]:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
         """See `Committer`. Who is cancelled waits nevertheless."""
         has_ended = trio.Event()
 
@@ -273,16 +203,8 @@ class DiskCommitter:
             with trio.CancelScope(shield=True):
                 await has_ended.wait()
 
-        self._runner.begin(ticket, end, reply)
+        self._runner.begin(ticket, end)
         return wait
-
-    def withhold(self) -> None:
-        """See `Committer`."""
-        self._runner.withhold()
-
-    def look(self) -> None:
-        """See `Committer`."""
-        self._runner.look()
 
     async def settle(self) -> None:
         """See `Committer`: a sync runs to its end, also when it is cancelled."""
@@ -345,8 +267,6 @@ class GroupCommit:
         self._is_hurried = False
         self._is_running = False
         self._ticket: SyncTicket | None = None
-        self._reply: Reply | None = None
-        """That may leave before the end of the sync is known here."""
         self._pending: Callable[[], Awaitable[None]] | None = None
         """The sync that is under way, and the end of it."""
         self._failure: BaseException | None = None
@@ -362,19 +282,11 @@ class GroupCommit:
         self._has_patience = True
 
     def when_durable(
-        self,
-        position: int,
-        sink: Sink,
-        reply: bytes,
-        *,
-        is_hurried: bool = True,
-        is_last: bool = False,
-        lender: Lender | None = None,
+        self, position: int, sink: Sink, reply: bytes, *, is_hurried: bool = True, is_last: bool = False
     ) -> None:
         """Call `sink(reply)` once the log is durable up to `position`; at once if it is already. What is not
         `is_hurried` lets a delivery go first, up to `SHARED_SYNC_S`, and shares its sync. `is_last`: who asks has
-        nothing more to append now, so its sync may begin if no others are expected; then the reply may be written to
-        what the `lender` has, before `sink` is called."""
+        nothing more to append now, so its sync may begin if no others are expected."""
         if (
             position <= max(self._store.log.durable_position, self._handed_over)
             and self._committer.is_current
@@ -382,12 +294,10 @@ class GroupCommit:
             sink(reply)
             return
         waiting = self._waiting
-        if is_last and self._reply is not None:  # its client may be faster than the event loop
-            self._committer.look()
         if waiting and waiting[-1][0] > position:
             position = waiting[-1][0]
         waiting.append((position, sink, reply))
-        if is_last and len(waiting) == 1 and self._expects_no_others and self._begins_here(lender):
+        if is_last and len(waiting) == 1 and self._expects_no_others and self._begins_here():
             return
         self._is_hurried |= is_hurried
         self._urgent.ring()
@@ -509,55 +419,31 @@ class GroupCommit:
         self._urgent.ring()
         self._dirty.ring()
 
-    def withhold(self, lender: Lender) -> None:
-        """Nothing is written any more to what it has lent."""
-        if self._reply is not None and self._reply.lender is lender:
-            self._committer.withhold()
-
-    def _begins_here(self, lender: Lender | None) -> bool:
+    def _begins_here(self) -> bool:
         """Begins a sync that the task need not know of, but where it fails."""
         try:
-            return self._begin(lender) is not None
+            return self._begin() is not None
         except Exception:
             return False
 
-    def _begin(self, lender: Lender | None = None) -> Callable[[], Awaitable[None]] | None:
+    def _begin(self) -> Callable[[], Awaitable[None]] | None:
         """Begins to make everything staged durable; None when there is nothing. The log does not say twice what is to
-        be synced: a sync that could not be begun is a failed one. ``lender``: of the only reply that waits."""
-        reply: Reply | None = None
+        be synced: a sync that could not be begun is a failed one."""
         try:
-            reply = None if lender is None else self._reply_of(lender)
-            ticket = self._store.begin_sync(with_mark=reply is not None)
-            if reply is not None and (ticket is None or ticket.mark is None):  # it leaves behind its mark
-                reply.lender.take_back(0)
-                reply = None
+            ticket = self._store.begin_sync()
             if ticket is None:
                 return None
             self._ticket = ticket
-            pending = self._pending = self._committer.begin(ticket, self._ended, reply)
-            self._reply = reply
+            pending = self._pending = self._committer.begin(ticket, self._ended)
         except BaseException as error:
-            if reply is not None:
-                reply.lender.take_back(0)
             self._fail(error)
             raise
         self.figures.began_s = trio.current_time()
         return pending
 
-    def _reply_of(self, lender: Lender) -> Reply | None:
-        position, _, frame = self._waiting[0]
-        assert position <= self._store.log.appended_position, (
-            "a sync that begins now is of all that was appended"
-        )
-        descriptor = lender.lend()
-        return None if descriptor < 0 else Reply(lender, descriptor, frame)
-
     def _ended(self, result: outcome.Outcome[float]) -> None:
         """In the loop, at once: a reply does not wait for the task to have its turn."""
         self._pending = self.figures.began_s = None
-        if (reply := self._reply) is not None:
-            self._reply = None
-            reply.lender.take_back(reply.sent_bytes)
         try:
             self._finish(result.unwrap())
         except BaseException as error:

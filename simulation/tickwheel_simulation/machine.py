@@ -21,7 +21,7 @@ from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve_broker, store_settings
-from tickwheel_broker.group_commit import Committer, InPlace, Reply, SyncEnded, SyncFailed
+from tickwheel_broker.group_commit import Committer, InPlace, SyncEnded, SyncFailed
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_native import memory
@@ -50,43 +50,29 @@ LOG_ID = 0x5EED
 
 
 class DiskThread(InPlace):
-    """Syncs take simulated time, and cover only what was written before they began. Their replies leave as the real
-    thread sends them: before the event loop hears of the end, and also if it never does."""
+    """Syncs take simulated time, and cover only what was written before they began."""
 
     def __init__(self, machine: Machine, view: View) -> None:
         self._machine = machine
         self._view = view
         self._written: dict[int, int] = {}
-        self._reply: Reply | None = None
 
-    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """See `SyncRunner`."""
-        self._written, self._reply = self._view.written(), reply
-        super().begin(ticket, ended, reply)
-
-    def withhold(self) -> None:
-        """See `SyncRunner`."""
-        self._reply = None
+        self._written = self._view.written()
+        super().begin(ticket, ended)
 
     async def run(self, work: Callable[[], None]) -> None:
         """See `InPlace`."""
-        await self._pass_time()
+        with trio.CancelScope(shield=True), trio.move_on_after(self._machine.sync_delay_s()):
+            await self._machine.died.wait()
+        if self._view.is_dead:
+            raise Killed
         self._view.sync_limits = self._written
         try:
             work()
         finally:
             self._view.sync_limits = None
-        if self._reply is not None:
-            connection = self._machine.scene.network.socket(self._reply.descriptor)
-            if connection is not None:
-                self._reply.sent_bytes = connection.send_at_once(self._reply.frame)
-            await self._pass_time()
-
-    async def _pass_time(self) -> None:
-        with trio.CancelScope(shield=True), trio.move_on_after(self._machine.sync_delay_s()):
-            await self._machine.died.wait()
-        if self._view.is_dead:
-            raise Killed
 
 
 class FullDiskMemory:

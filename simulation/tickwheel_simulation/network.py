@@ -135,7 +135,6 @@ class Connection:
 
     def __init__(self, rng: random.Random, faults: NetworkFaults, number: int) -> None:
         self.peer = f"simulated-{number}"
-        self.descriptor = number
         self.to_server, self.to_client = Pipe(rng, faults), Pipe(rng, faults)
         self._cut_at_bytes = (
             rng.randint(1, 1 << rng.randint(5, 16)) if rng.random() < faults.cut_after_bytes else 0
@@ -283,12 +282,6 @@ class Network:
     def connections(self) -> list[Connection]:
         """Those that were made lately."""
         return self._connections
-
-    def socket(self, descriptor: int) -> Connection | None:
-        """The connection with this descriptor; None: it is over."""
-        return next(
-            (one for one in self._connections if one.descriptor == descriptor and not one.is_over), None
-        )
 
     def listen(self) -> MemoryListener:
         """A broker begins to listen."""

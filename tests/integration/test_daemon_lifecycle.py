@@ -29,8 +29,13 @@ from tickwheel.protocol.messages import Delivery, decode_deliver
 from tickwheel_broker.exit_codes import ExitCode
 
 BROKEN_SYNC = """
-from tests.support.stores.broken_sync import break_syncs
-break_syncs(lambda: os.path.exists(json.loads(sys.argv[1])["data_dir"] + ".broken"))
+import tickwheel_native.sync_thread
+real_ended = tickwheel_native.sync_thread.ended
+def ended(thread):
+    if os.path.exists(json.loads(sys.argv[1])["data_dir"] + ".broken"):
+        raise OSError(5, "Input/output error")
+    return real_ended(thread)
+tickwheel_native.sync_thread.ended = ended
 """
 
 

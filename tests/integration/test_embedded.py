@@ -17,7 +17,6 @@ import tickwheel
 import tickwheel.testing
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.clients.http_client import get
-from tests.support.stores.broken_sync import break_syncs
 from tickwheel.errors import BadArgument, ConfigError, DirectoryLocked, NotConnected, TickwheelError
 from tickwheel.testing import ManualClock
 
@@ -106,11 +105,14 @@ def test_the_socket_is_private_and_gone_afterwards(tmp_path: Path, monkeypatch: 
 def test_a_failing_disk_is_told_at_the_latest_on_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def broken(_: object) -> int:
+        raise OSError(5, "Input/output error")
+
     broker = tickwheel.embedded(tmp_path / "data")
     broker.start()
     with broker.sync_client(timeout=2) as client:
         client.send("t", b"safe")
-        break_syncs(lambda: True, monkeypatch.setattr)
+        monkeypatch.setattr("tickwheel_native.sync_thread.ended", broken)
         with pytest.raises(TickwheelError):
             client.send("t", b"unsafe")
     with pytest.raises(TickwheelError, match="Input/output error") as caught:

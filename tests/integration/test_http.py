@@ -184,8 +184,13 @@ def test_a_broker_that_stops(tmp_path: Path) -> None:
 def test_a_broken_disk_ends_the_process_also_with_http(tmp_path: Path) -> None:
     broken = tmp_path / "data.broken"
     prelude = f"""
-from tests.support.stores.broken_sync import break_syncs
-break_syncs(lambda: os.path.exists({str(broken)!r}))
+import tickwheel_native.sync_thread
+real_ended = tickwheel_native.sync_thread.ended
+def ended(thread):
+    if os.path.exists({str(broken)!r}):
+        raise OSError(5, "Input/output error")
+    return real_ended(thread)
+tickwheel_native.sync_thread.ended = ended
 """
     with Daemon(tmp_path / "data", prelude=prelude, **HTTP) as daemon:
         url = http_url(daemon)

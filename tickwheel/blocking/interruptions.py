@@ -6,13 +6,8 @@ As event loops do it, and only in the place of Python's own handler: one that a 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-from typing import Any, Final
-
-_signals: Final[Any] = sys.modules.get("_signal", signal)
-"""What `signal` is made of. Its functions look for the name of each handler besides, for 10 us a call of the client."""
-_INTERRUPT: Final = int(signal.SIGINT)
+from typing import Any
 
 
 class Shield:
@@ -27,7 +22,7 @@ class Shield:
     def put_up(self) -> None:
         """From now on Ctrl-C is only noted."""
         self.is_lifted = True
-        _signals.signal(_INTERRUPT, self._note)
+        signal.signal(signal.SIGINT, self._note)
 
     def lower(self) -> None:
         """It may come again. Raises KeyboardInterrupt if it came meanwhile."""
@@ -42,7 +37,7 @@ class Shield:
 
     def put_away(self) -> None:
         """The end of the call. Raises as `lower`."""
-        _signals.signal(_INTERRUPT, self._before)
+        signal.signal(signal.SIGINT, self._before)
         self.lower()
 
     def _note(self, *_: Any) -> None:
@@ -56,7 +51,7 @@ def shield_here() -> Shield | None:
     the shield of another call, in whose middle this one is made, is lifted already."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    before = _signals.getsignal(_INTERRUPT)
+    before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         return Shield(before)
     # Of a call that waits, and a handler of a signal has come above it.

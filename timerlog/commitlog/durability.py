@@ -11,15 +11,6 @@ from typing import Protocol
 from timerlog.files.disk import Disk, SegmentFile
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A MARK that whoever syncs writes when that has ended, over an older one."""
-
-    file: SegmentFile
-    offset: int
-    data: bytes
-
-
 @dataclass(slots=True)
 class SyncTicket:
     """What one group commit makes durable: everything before ``position``."""
@@ -28,15 +19,12 @@ class SyncTicket:
     next_id: int
     files: tuple[SegmentFile, ...] = ()  #: to be synced
     ranges: tuple[tuple[int, bytes], ...] = ()  #: to be shipped: (position, bytes), in order
-    mark: Mark | None = None  #: to be written behind the sync
 
     def run(self) -> None:
-        """Syncs the files; may be called in another thread while appends go on. Raises ``OSError``, or ``LogFailed``
-        where it writes a mark: then the log is unusable."""
+        """Syncs the files; may be called in another thread while appends go on. Raises ``OSError``: then the log is
+        unusable."""
         for file in self.files:
             file.sync()
-        if self.mark is not None:
-            self.mark.file.write(self.mark.offset, self.mark.data)
 
 
 class Durability(Protocol):

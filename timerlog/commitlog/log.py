@@ -24,12 +24,11 @@ import numpy as np
 from tickwheel_native import Buffer, memory
 from tickwheel_native import log as native_log
 from tickwheel_native import store as native_store
-from timerlog.commitlog.durability import Durability, Mark, OnDisk, SyncTicket
+from timerlog.commitlog.durability import Durability, OnDisk, SyncTicket
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
 from timerlog.files.held_space import Lender, allocate_lent
-from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import (
     MAX_BATCH,
     MESSAGE_HEAD_BYTES,
@@ -41,7 +40,6 @@ from timerlog.layout import (
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
 _MARK: Final = struct.Struct("<Q")  # the durable position
-_MARK_BYTES: Final = RECORD_HEAD_BYTES + _MARK.size
 #: On a full disk not every sync is marked.
 _MARK_STEP_BYTES: Final = 4096
 
@@ -368,19 +366,14 @@ class CommitLog:
 
     # -- durability --
 
-    def begin_sync(self, *, with_mark: bool = False) -> SyncTicket | None:
-        """Flushes and says what to sync; None when nothing was appended since the last ticket. ``with_mark``: who runs
-        the ticket also writes its mark, if there is to be one, so that something may be told before `finish_sync`."""
+    def begin_sync(self) -> SyncTicket | None:
+        """Flushes and says what to sync; None when nothing was appended since the last ticket."""
         if not self._dirty:
             return None
-        position = self.appended_position
-        mark = self._reserved_mark(position) if with_mark and self._wants_mark(position) else None
-        self.flush()
+        position = self.flush()
         self._dirty = False
         self._ticket_position = position
-        ticket = self.durability.ticket(position, int(self.native.next_id))
-        ticket.mark = mark
-        return ticket
+        return self.durability.ticket(position, int(self.native.next_id))
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that a ticket has run; returns the durable position. Raises ``LogFailed``.
@@ -391,33 +384,12 @@ class CommitLog:
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
         assert self.durable_position <= self.appended_position, "only what was appended can be durable"
-        if ticket.mark is None:
-            if self._wants_mark(self.durable_position):
-                self._mark()
-            # Before it is told: readers of the files then see at once what was acknowledged.
-            self.flush()
+        is_due = not self._is_lent or self.durable_position >= self._marked_position + _MARK_STEP_BYTES
+        if is_due and not self.durability.is_shared:
+            self._mark()
+        # Before it is told: readers of the files then see at once what was acknowledged.
+        self.flush()
         return self.durable_position
-
-    def _wants_mark(self, position: int) -> bool:
-        is_due = not self._is_lent or position >= self._marked_position + _MARK_STEP_BYTES
-        return is_due and not self.durability.is_shared
-
-    def _reserved_mark(self, position: int) -> Mark | None:
-        """In its place stands one that says what is known now, until it is overwritten: the log never has a hole, and
-        no page, which is what a kill can leave half written, has a part of it only. None: there is no room."""
-        native, start = self.native, int(self.native.staging_bytes)
-        base, file = self._current()
-        offset = position - base
-        if offset % PAGE_BYTES > PAGE_BYTES - _MARK_BYTES:
-            return None
-        if native_log.append(native, RecordType.MARK, 0, _MARK.pack(position)) < 0:
-            return None
-        data = bytes(self._staging[start : native.staging_bytes])
-        native.staging_bytes = start
-        native_log.append(native, RecordType.MARK, 0, _MARK.pack(self.durable_position))
-        assert len(data) == native.staging_bytes - start == _MARK_BYTES, "one takes the place of the other"
-        self._marked_position = position
-        return Mark(file, offset, data)
 
     def _mark(self) -> None:
         self._marked_position = self.durable_position

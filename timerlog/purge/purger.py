@@ -398,9 +398,6 @@ class Purger:
         yield from self._dropper.raise_first()
         if log.durability.is_shared:
             self._say_trim(bases[-1] + log.segment_bytes)
-        yield WaitDurable(
-            log.appended_position
-        )  # a sync that is under way may have to write its mark into one
         while log.durable_position < self._written:
             yield WaitDurable(self._written)
         assert bases == log.segments[: len(bases)], "the oldest segments go first"

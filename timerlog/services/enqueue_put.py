@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from timerlog.services.batches import DueBatch
 from timerlog.wheel.wheel import TimerWheel
-
-_STALE_MS: Final = 100
-"""The first level of the wheel has eight seconds: a tick that is so little behind costs nothing."""
 
 
 class EnqueuePut:
@@ -25,8 +20,7 @@ class EnqueuePut:
         assert np.count_nonzero(batch.owner) == 0, "leases come from the wheel, not from the log"
         late = batch.due_ms > now_ms
         if late_count := np.count_nonzero(late):
-            if now_ms - self._wheel.tick_ms > _STALE_MS:
-                self._wheel.advance(now_ms)
+            self._wheel.advance(now_ms)
             later = batch if late_count == len(batch) else batch.where(late)
             self._wheel.link(later.due_ms, later.ref, later.epoch, later.owner)
             if later is batch:

@@ -21,7 +21,7 @@ from tickwheel_broker.cluster.shared_log import (
     SharedLogUnavailable,
     Stored,
 )
-from tickwheel_broker.group_commit import Reply, SyncEnded
+from tickwheel_broker.group_commit import SyncEnded
 from tickwheel_broker.logs import get_logger
 from timerlog.commitlog.durability import SyncTicket
 from timerlog.replication.follower import place_of
@@ -189,22 +189,13 @@ class Replicator:
             nursery.start_soon(self._beat)
             await self._tail.wait(lambda: False)
 
-    def begin(
-        self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None
-    ) -> Callable[[], Awaitable[None]]:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
         """See `Committer`, and `commit`."""
-        assert reply is None, "replies wait for the end of a commit"
 
         async def wait() -> None:
             ended(outcome.Value(await self.commit(ticket)))
 
         return wait
-
-    def withhold(self) -> None:
-        """See `Committer`."""
-
-    def look(self) -> None:
-        """See `Committer`."""
 
     async def commit(self, ticket: SyncTicket) -> float:
         """Return once it counts: how many seconds that took. One that was cancelled is settled by the next. Raises

@@ -272,7 +272,6 @@ class Connection:
     def _leave(self) -> None:
         self.is_gone = True
         self._parts.clients.left(self)
-        self._parts.commit.withhold(self.outgoing)
         self._transport.close()
         self._parts.receive_room.give_back(self._large_bytes)
         for subscription in self.subscriptions.values():
@@ -424,13 +423,8 @@ class Connection:
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
         if taken.replies:
-            parts.commit.when_durable(
-                taken.position,
-                self.outgoing.promise(),
-                taken.replies,
-                is_last=taken.stop is Stop.NEED_MORE,
-                lender=self.outgoing,
-            )
+            is_last = taken.stop is Stop.NEED_MORE
+            parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies, is_last=is_last)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)
 

@@ -42,8 +42,6 @@ class Outgoing:
         self._promised = 0
         self._promised_bytes = 0
         self._is_writing = False
-        self._is_lent = False
-        self._ahead_bytes = 0
         self.gathers = False
         """Whether more answers may follow at once, because requests are being taken: they leave together."""
         self.queued_bytes = 0
@@ -77,34 +75,8 @@ class Outgoing:
 
     def _keep_promise(self, frames: bytes) -> None:
         self._promised -= 1
-        if self._ahead_bytes:
-            self._queue_rest(frames)
-        else:
-            self.queue(frames)
+        self.queue(frames)
         self._write_at_once()
-
-    def _queue_rest(self, frames: bytes) -> None:
-        """Of an answer that was written elsewhere, what is left, before all else."""
-        ahead_bytes, self._ahead_bytes = self._ahead_bytes, 0
-        self.put_bytes += len(frames)
-        self.written_bytes += ahead_bytes
-        if ahead_bytes < len(frames) and not self._is_closed:
-            self._chunks.appendleft(frames[ahead_bytes:])
-            self.queued_bytes += len(frames) - ahead_bytes
-
-    def lend(self) -> int:
-        """See `Lender`. The answer is the only one that waits for the disk, and nothing else is on its way."""
-        if self._promised != 1 or self._chunks or self._is_writing or self._on_low or self._is_closed:
-            return -1
-        descriptor = self._transport.descriptor
-        self._is_lent = descriptor >= 0
-        return descriptor
-
-    def take_back(self, sent_bytes: int) -> None:
-        """See `Lender`."""
-        self._is_lent, self._ahead_bytes = False, sent_bytes
-        if self._chunks:  # its task has let them lie
-            self._bell.ring()
 
     def hold(self, frame: bytes) -> None:
         """A frame that is not small waits for the disk; `let_go` or `withdraw` it later."""
@@ -155,8 +127,6 @@ class Outgoing:
         try:
             while True:
                 await self._bell.wait()
-                if self._is_lent:  # what comes meanwhile leaves with the answer
-                    continue
                 self._is_writing = True
                 while self._chunks:
                     await self._write_some()
@@ -170,9 +140,7 @@ class Outgoing:
     def _write_at_once(self) -> None:
         """The last answer that waited for the disk takes all of them along; the task, which would need a turn of the
         loop for that, writes what is left."""
-        if not self._chunks:
-            return
-        if self._is_alone:
+        if self._is_alone and self._chunks:
             data = self._take()
             sent_bytes = self._transport.send_at_once(data)
             self.queued_bytes -= sent_bytes
@@ -185,7 +153,7 @@ class Outgoing:
     @property
     def _is_alone(self) -> bool:
         """Whether nothing else is about to be written, and little waits."""
-        is_waited_for = self.gathers or self._promised or self._is_writing or self._is_lent or self._on_low
+        is_waited_for = self.gathers or self._promised or self._is_writing or self._on_low
         return not is_waited_for and self.queued_bytes <= _AT_ONCE_BYTES
 
     async def _write_some(self) -> None:

@@ -41,10 +41,6 @@ class Transport(Protocol):
     def is_established(self) -> bool:
         """Whether the other end can be told something: a TLS handshake, if there is one, is over."""
 
-    @property
-    def descriptor(self) -> int:
-        """Of a socket to which a thread may send what has been written down; -1: there is none."""
-
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive up to `len(buffer)` bytes; 0 at the end. Raises trio.BrokenResourceError on a reset."""
 
@@ -74,11 +70,6 @@ class SocketTransport:
     def is_owner(self) -> bool:
         """See `Transport`."""
         return peer_uid(self._socket) in (0, os.geteuid())
-
-    @property
-    def descriptor(self) -> int:
-        """See `Transport`."""
-        return self._socket.fileno()
 
     @property
     def is_established(self) -> bool:
@@ -128,11 +119,6 @@ class TlsTransport(SocketTransport):
         self._sending = trio.StrictFIFOLock()
         self._is_plain = False
         self._is_begun = False
-
-    @property
-    def descriptor(self) -> int:
-        """See `Transport`: what is sent has to be encrypted before."""
-        return -1
 
     @property
     def is_established(self) -> bool:

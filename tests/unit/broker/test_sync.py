@@ -1,5 +1,6 @@
 """Group commit: no reply before its position is durable, one sync for many, and no second try after a failure."""
 
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from tickwheel_broker.group_commit import (
     DiskCommitter,
     GroupCommit,
     InPlace,
-    Reply,
     SyncEnded,
     SyncFailed,
+    SyncThread,
 )
 from timerlog.commitlog.durability import SyncTicket
-from timerlog.commitlog.log import CommitLog
+from timerlog.errors import TooManyOpenFiles
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -153,7 +154,7 @@ async def test_a_sync_that_was_begun_at_once_and_fails_is_final(store: Store) ->
 @pytest.mark.parametrize("is_last", [True, False])
 async def test_a_sync_that_cannot_be_begun_is_final(store: Store, *, is_last: bool) -> None:
     class Unable(InPlace):
-        def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
+        def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
             raise MemoryError
 
     commit = GroupCommit(store, DiskCommitter(Unable()), on_durable=lambda: None)
@@ -177,40 +178,27 @@ async def test_a_sync_that_cannot_be_begun_is_final(store: Store, *, is_last: bo
     store.close(clean=False)
 
 
-async def test_what_was_lent_is_given_back_when_a_sync_cannot_be_begun(store: Store) -> None:
-    class Unable(InPlace):
-        def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
-            raise MemoryError
-
-    desk = Desk()
-    commit = GroupCommit(store, DiskCommitter(Unable()), on_durable=lambda: None)
-    with pytest.RaisesGroup(MemoryError):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(commit.run)
-            await trio.testing.wait_all_tasks_blocked()
-            store.topics.open("t", NOW_MS)
-            commit.when_durable(store.log.appended_position, desk.sink, b"never", is_last=True, lender=desk)
-    assert desk.heard == ["lent", 0]
-    store.close(clean=False)
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_without_a_mark_a_reply_waits_for_the_loop(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner, desk = Sending(), Desk()
-    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
-    monkeypatch.setattr(CommitLog, "_reserved_mark", lambda *_: None)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(commit.run)
-        await trio.testing.wait_all_tasks_blocked()
-        store.topics.open("t", NOW_MS)
-        commit.when_durable(store.log.appended_position, desk.sink, b"1", is_last=True, lender=desk)
-        runner.gate.release()
-        await trio.testing.wait_all_tasks_blocked()
-        assert desk.heard == ["lent", 0, b"1"]
-        nursery.cancel_scope.cancel()
-    assert runner.replies == [None]
-    store.close()
+async def test_no_descriptor_for_the_sync_thread_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def no_thread(_: int) -> object:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    before = open_descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr("tickwheel_native.sync_thread.start", no_thread)
+        with pytest.raises(OSError, match="temporarily"):
+            SyncThread()
+    assert open_descriptors() == before
+    with monkeypatch.context() as patched:
+        patched.setattr("os.eventfd", no_descriptor)
+        with pytest.raises(TooManyOpenFiles):
+            SyncThread()
 
 
 async def test_who_is_cancelled_waits_for_a_sync_that_was_begun_at_once(store: Store) -> None:
@@ -334,9 +322,7 @@ class GatedCluster:
 
     begins_at_once = False
 
-    def begin(
-        self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None
-    ) -> Callable[[], Awaitable[None]]:
+    def begin(self, ticket: SyncTicket, ended: SyncEnded) -> Callable[[], Awaitable[None]]:
         async def wait() -> None:
             self.commits += 1
             ended(outcome.Value(0.0))
@@ -432,85 +418,46 @@ async def test_a_failed_sync_is_final(store: Store) -> None:
     store.close(clean=False)
 
 
-class Desk:
-    """Lends a descriptor, and keeps what it hears."""
+async def test_the_sync_thread_syncs_files_and_tells_of_errors(tmp_path: Path) -> None:
+    results: list[outcome.Outcome[float]] = []
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
+        for files in ((file,), (file, file), (Gone(), file)):
+            ended = trio.Event()
 
-    def __init__(self, descriptor: int = 7) -> None:
-        self.descriptor = descriptor
-        self.heard: list[object] = []
+            def take(result: outcome.Outcome[float], ended: trio.Event = ended) -> None:
+                assert trio.lowlevel.in_trio_run()
+                results.append(result)
+                ended.set()
 
-    def lend(self) -> int:
-        self.heard.append("lent")
-        return self.descriptor
-
-    def take_back(self, sent_bytes: int) -> None:
-        self.heard.append(sent_bytes)
-
-    def sink(self, reply: bytes) -> None:
-        self.heard.append(reply)
-
-
-class Sending(GatedRunner):
-    """Sends all but the last byte of a reply, if it was not withheld."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_withheld = False
-        self.replies: list[Reply | None] = []
-
-    def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
-        self.replies.append(reply)
-        super().begin(ticket, ended, reply)
-
-    def withhold(self) -> None:
-        self.is_withheld = True
-
-    async def run(self, work: Callable[[], None]) -> None:
-        await super().run(work)
-        reply = self.replies[-1]
-        if reply is not None and not self.is_withheld:
-            reply.sent_bytes = len(reply.frame) - 1
+            file.write(b"x")
+            file.flush()
+            thread.begin(SyncTicket(0, 0, files), take)  # type: ignore[arg-type]
+            with trio.fail_after(PATIENCE_S):
+                await ended.wait()
+    assert [result.unwrap() >= 0 for result in results[:2]] == [True, True]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        results[2].unwrap()
 
 
-async def test_a_reply_that_comes_alone_is_sent_by_who_syncs(store: Store) -> None:
-    runner, desk = Sending(), Desk()
-    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+class Gone:
+    """A file that was closed."""
 
-    def ask(reply: bytes, lender: Desk, *, is_last: bool = True) -> None:
-        store.topics.open(f"topic-{reply.decode()}", NOW_MS)
-        commit.when_durable(store.log.appended_position, lender.sink, reply, is_last=is_last, lender=lender)
+    def fileno(self) -> int:
+        return -1
 
-    async def sync() -> None:
-        runner.gate.release()
-        await trio.testing.wait_all_tasks_blocked()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(commit.run)
-        await trio.testing.wait_all_tasks_blocked()
-        ask(b"one", desk)
-        commit.withhold(Desk())  # another one's
-        await sync()
-        assert desk.heard == ["lent", 2, b"one"]
-        ask(b"two", cannot := Desk(-1))
-        await sync()
-        assert cannot.heard == ["lent", b"two"], "there is no descriptor now"
-        ask(b"three", later := Desk(), is_last=False)
-        ask(b"four", later)
-        await trio.testing.wait_all_tasks_blocked()
-        await sync()
-        assert later.heard == [b"three", b"four"], "they share a sync"
-        ask(b"0", Desk())  # after several nothing begins at once
-        await trio.testing.wait_all_tasks_blocked()
-        await sync()
-        ask(b"five", leaving := Desk())
-        commit.withhold(leaving)
-        await sync()
-        assert leaving.heard == ["lent", 0, b"five"]
-        commit.withhold(leaving)
-        nursery.cancel_scope.cancel()
-    sent = [None if reply is None else reply.frame for reply in runner.replies]
-    assert sent == [b"one", None, None, None, b"five"]
-    store.close()
+def sync_threads() -> set[str]:
+    """Brokers of other tests may have some."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {task.name for task in tasks if (task / "comm").read_text().strip() == "tickwheel-sync"}
+
+
+async def test_the_sync_thread_ends_what_it_has_begun(tmp_path: Path) -> None:
+    before = sync_threads()
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
+        thread.begin(SyncTicket(0, 0, (file,)), lambda _: None)  # type: ignore[arg-type]
+        assert len(sync_threads() - before) == 1
+    assert sync_threads() == before
 
 
 async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:

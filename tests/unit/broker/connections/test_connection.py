@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -31,13 +31,12 @@ from tickwheel_broker.broker import Broker
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import MAX_SLOW_REQUESTS, Connection
-from tickwheel_broker.group_commit import InPlace, Reply, SyncEnded
+from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.requests.answers import MAX_AT_ONCE
 from tickwheel_broker.requests.changes import ChangeRequests
 from tickwheel_broker.security.grants import NOBODY, OWNER, Identity
 from tickwheel_broker.subscriptions import RELEASE_STEP
 from tickwheel_broker.wiring import connection_parts
-from timerlog.commitlog.durability import SyncTicket
 from timerlog.store import Store
 
 PATIENCE_S = 60.0
@@ -59,11 +58,6 @@ class Wire(Pipe):
         """Requests one behind the other, each with the next number."""
         for number, request in enumerate(requests, 1):
             self._to_read += encode_frame(FRAME_TYPE_OF_REQUEST[type(request)], number, encode_body(request))
-        self._written.set()
-
-    def write_frame(self, frame: bytes) -> None:
-        """One that is made already."""
-        self._to_read += frame
         self._written.set()
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -155,49 +149,6 @@ async def test_a_token_may_be_revoked_at_the_very_end_of_its_connection(
     assert at_the_end.exits == 1
     assert connection.is_gone
     assert connection.identity is NOBODY
-
-
-async def test_a_reply_is_withheld_before_its_socket_is_closed(store: Store) -> None:
-    """Otherwise the thread that syncs could send it to another connection, which has the descriptor then."""
-    heard: list[str] = []
-
-    class HangingDisk(InPlace):
-        def begin(self, ticket: SyncTicket, ended: SyncEnded, reply: Reply | None = None) -> None:
-            if reply is not None:
-                heard.append("begun")
-                leave.cancel()
-            super().begin(ticket, ended, reply)
-
-        async def run(self, work: Callable[[], None]) -> None:
-            await goes_on.wait()
-            work()
-
-        def withhold(self) -> None:
-            heard.append("withheld")
-
-    class Closing(Wire):
-        def close(self) -> None:
-            heard.append("closed")
-
-    leave, goes_on = trio.CancelScope(), trio.Event()
-    wire = Closing()
-    topic_id = store.topics.open("t", NOW_MS)
-    async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS), HangingDisk(), nursery)
-        nursery.start_soon(broker.run)
-        goes_on.set()
-        await broker.commit.wait_durable(store.log.appended_position)
-        goes_on = trio.Event()
-        wire.write(hello("wire"))
-        with leave, trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as serving:
-                serving.start_soon(Connection(connection_parts(broker), wire, 1).serve)
-                await wire.wait_answers(0)
-                await trio.testing.wait_all_tasks_blocked()
-                wire.write_frame(send(topic_id, [b"alone"]))
-        goes_on.set()
-        nursery.cancel_scope.cancel()
-    assert heard == ["begun", "withheld", "closed"]
 
 
 async def test_nothing_is_delivered_to_who_leaves_before_it_has_begun(store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 import trio.testing
 
@@ -15,7 +14,6 @@ class Pipe:
     """A transport whose other side reads only when told."""
 
     peer = "pipe"
-    descriptor = 7
 
     def __init__(self) -> None:
         self.sent = b""
@@ -196,64 +194,3 @@ async def test_answers_to_requests_that_are_being_taken_leave_together() -> None
         await outgoing.flush()
         assert (pipe.sent, pipe.writes) == (b"012", 1)
         nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("sent_bytes", [0, 1, 6])
-async def test_what_comes_while_it_has_lent_its_socket_leaves_behind_the_answer(sent_bytes: int) -> None:
-    pipe = Pipe()
-    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(outgoing.run)
-        answer = outgoing.promise()
-        assert outgoing.lend() == 7
-        outgoing.put(b"pong")
-        outgoing.hold(b"delivery")
-        outgoing.let_go(b"delivery")
-        await trio.testing.wait_all_tasks_blocked()
-        pipe.room_at_once_bytes = 100
-        assert (pipe.sent, outgoing.lend()) == (b"", -1)
-        outgoing.take_back(sent_bytes)
-        answer(b"stored")
-        expected = b"pongdeliverystored" if sent_bytes == 0 else b"stored"[sent_bytes:] + b"pongdelivery"
-        assert (pipe.sent, outgoing.queued_bytes) == (expected, 0)
-        assert outgoing.put_bytes == outgoing.written_bytes == len(b"storedpongdelivery")
-        outgoing.promise()(b"next")
-        assert pipe.sent == expected + b"next"
-        nursery.cancel_scope.cancel()
-
-
-async def test_it_lends_its_socket_only_to_an_answer_that_is_alone() -> None:
-    pipe = Pipe()
-    outgoing = Outgoing(pipe, HIGH_WATER_BYTES)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(outgoing.run)
-        first, second = outgoing.promise(), outgoing.promise()
-        assert outgoing.lend() == -1, "two wait"
-        pipe.room_at_once_bytes = 1
-        first(b"")
-        second(b"12")
-        outgoing.promise()
-        assert outgoing.lend() == -1, "something is left to be written"
-        await trio.testing.wait_all_tasks_blocked()
-        assert outgoing.lend() == -1, "it is being written"
-        pipe.room.release()
-        await outgoing.flush()
-        assert (pipe.sent, outgoing.lend()) == (b"12", 7)
-        outgoing.take_back(0)
-        outgoing.when_low(lambda: None)
-        assert outgoing.lend() == -1, "who waits for a low queue is told by the task"
-        nursery.cancel_scope.cancel()
-    assert outgoing.lend() == -1, "the end"
-
-
-async def test_an_answer_that_was_sent_is_counted_also_after_the_end() -> None:
-    outgoing = Outgoing(Pipe(), HIGH_WATER_BYTES)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(outgoing.run)
-        answer = outgoing.promise()
-        assert outgoing.lend() == 7
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    outgoing.take_back(3)
-    answer(b"stored")
-    assert (outgoing.put_bytes, outgoing.written_bytes, outgoing.queued_bytes) == (6, 3, 0)

@@ -11,10 +11,9 @@ from tests.support.native.frames import send
 from timerlog.commitlog.segments import pack_segment_header, unpack_segment_header
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull, LogFailed, StoreError, UnsupportedFormat
-from timerlog.files.disk import LOG_FOLDER, FileDisk, FileSegment
+from timerlog.files.disk import FileDisk, FileSegment
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.maintenance.inspect import inspect_directory
-from timerlog.readers.describe import describe_directory
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -61,73 +60,6 @@ def test_many_appends_share_one_sync(store: Store) -> None:
     assert store.log.syncs == syncs + 1
     store.sync()
     assert store.begin_sync() is None, "a mark alone is no reason to sync"
-
-
-@pytest.mark.parametrize("is_written", [True, False])
-@pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_a_mark_is_written_by_who_syncs_over_an_older_one(
-    tmp_path: Path, *, is_written: bool, with_checkpoint: bool
-) -> None:
-    """As a kill leaves it, with the mark or without, what was appended meanwhile is there again."""
-    store = Store.open(tmp_path, SMALL, NOW_MS)
-    topic = store.topics.open("t", NOW_MS)
-    store.produce.ingest(send(topic, [b"acknowledged"]), NOW_MS)
-    ticket = store.begin_sync(with_mark=True)
-    assert ticket is not None
-    assert ticket.mark is not None
-    store.produce.ingest(send(topic, [b"meanwhile"] * 3), NOW_MS)
-    store.log.flush()
-    both = store.look.state_hash()
-    assert describe_directory(tmp_path, NOW_MS).end_position < ticket.position
-    if with_checkpoint:
-        store.checkpoints.save(clean=False, durable=False)
-    if is_written:
-        ticket.run()
-        read = describe_directory(tmp_path, NOW_MS)
-        assert read.end_position == ticket.position, "readers of the files know it before anything is told"
-        end = store.log.appended_position
-        assert store.finish_sync(ticket) == ticket.position == store.log.durable_position
-        assert store.log.appended_position == end, "there is no second mark"
-    files = {path.name: path.read_bytes() for path in (tmp_path / LOG_FOLDER).iterdir()}
-    store.close(clean=False)
-    if not with_checkpoint:
-        for name in ("messages.table", "checkpoint"):
-            (tmp_path / name).unlink(missing_ok=True)
-    for name, content in files.items():
-        (tmp_path / LOG_FOLDER / name).write_bytes(content)
-    again = Store.open(tmp_path, SMALL, NOW_MS)
-    assert again.look.state_hash() == both
-    again.produce.ingest(send(topic, [b"later"]), NOW_MS)
-    again.sync()
-    again.close()
-    assert inspect_directory(tmp_path).ok
-
-
-def test_without_room_for_a_mark_there_is_none(store: Store) -> None:
-    topic = store.topics.open("t", NOW_MS)
-    store.produce.ingest(send(topic, [b"x"]), NOW_MS)
-    end, store.log.native.segment_end = store.log.native.segment_end, store.log.appended_position
-    ticket = store.begin_sync(with_mark=True)
-    assert ticket is not None
-    assert ticket.mark is None
-    store.log.native.segment_end = end
-    ticket.run()
-    assert store.finish_sync(ticket) == ticket.position
-
-
-def test_no_page_has_a_part_of_a_mark_that_is_overwritten(store: Store) -> None:
-    topic = store.topics.open("t", NOW_MS)
-    kept = 0
-    for number in range(600):
-        store.produce.ingest(send(topic, [b"x" * (number % 9)]), NOW_MS)
-        ticket = store.begin_sync(with_mark=True)
-        assert ticket is not None
-        if ticket.mark is not None:
-            kept += 1
-            assert ticket.mark.offset // 4096 == (ticket.mark.offset + len(ticket.mark.data) - 1) // 4096
-        ticket.run()
-        store.finish_sync(ticket)
-    assert 570 < kept < 600
 
 
 def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(

@@ -30,7 +30,6 @@ settings.load_profile(PROFILE)
 _RUNS_IN = {"ci": (CI, SOAK), "soak": (SOAK,)}
 """Markers, and the profiles that run what they mark."""
 _FOLDER = pytest.StashKey[RunFolder]()
-_CRASH = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what is in its background with Ctrl-C ignored, and so would every program that a test starts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(crashes)
     if hasattr(config, "workerinput"):
         return
     folder = config.stash[_FOLDER] = RunFolder()
@@ -67,27 +67,6 @@ def pytest_collection() -> Generator[None, Any, Any]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Of a worker: after pytest has set its own handler of faults."""
-    worker = getattr(session.config, "workerinput", {}).get("workerid")
-    if worker is not None:
-        crashes.watch(worker)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """Of a worker that ended: what is shown with the test that it ran."""
-    if error is not None:
-        node.config.stash[_CRASH] = crashes.of(node)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, report: Any, sched: LongestFirst) -> None:
-    """The end of a run may be all that is kept of it, so the report says everything."""
-    how = sched.config.stash.get(_CRASH, "its end is not known")
-    report.longrepr = f"{how.splitlines()[0]}: {report.longrepr}\n{how}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,11 @@ from tests.support.run.order import LongestFirst
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
 import pytest
+from tests.support.run import crashes
 from tests.support.run.order import LongestFirst
+
+def pytest_configure(config):
+    config.pluginmanager.register(crashes)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
@@ -26,11 +31,12 @@ def pytest_xdist_make_scheduler(config, log):
 TESTS = """
 import os
 import pytest
+import signal
 
 @pytest.mark.parametrize("number", range(3))
 def test_it(number):
     if number in {crashing}:
-        os._exit(3)
+        os._exit(3) if number else os.kill(os.getpid(), signal.SIGSEGV)
 """
 
 
@@ -55,7 +61,7 @@ def test_a_run_goes_on_when_processes_crash(tmp_path: Path, crashing: tuple[int,
             str(tmp_path),
         ],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=200,
@@ -63,6 +69,10 @@ def test_a_run_goes_on_when_processes_crash(tmp_path: Path, crashing: tuple[int,
     )
     failed = 2 * len(crashing)
     assert f"{failed} failed, {18 - failed} passed" in ran.stdout, ran.stdout + ran.stderr
+    ends = re.findall(r"^gw\d+ (.*): worker 'gw", ran.stdout, re.MULTILINE)
+    expected = ["ended with status 3" if number else "was ended by SIGSEGV" for number in crashing]
+    assert sorted(ends) == sorted(2 * expected)
+    assert ran.stdout.count("in test_it") == 2 * (0 in crashing), "where its threads were"
 
 
 class Node:

@@ -1,4 +1,4 @@
-"""What is known of a process of tests that ended too soon: how it ended, and where its threads were."""
+"""A plugin: of a process of tests that ended too soon its report says how it ended, and where its threads were."""
 
 from __future__ import annotations
 
@@ -9,21 +9,39 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pytest
+from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 _SHOWN_CHARACTERS: Final = 6_000
+_LAST = pytest.StashKey[str]()
 
 
-def watch(worker: str) -> None:
-    """In a process of tests: a fault of C writes down where each thread was."""
-    # It stays open to the end.
-    faulthandler.enable(os.open(_file(worker), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a process of tests, when pytest has set its own handler: a fault of C writes down where each thread was."""
+    worker = getattr(session.config, "workerinput", {}).get("workerid")
+    if worker is not None:
+        # It stays open to the end.
+        faulthandler.enable(os.open(_file(worker), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
 
 
-def of(node: WorkerController) -> str:
-    """In the process that started them: of one whose end is known."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """In the process that started them: what is shown with the test that one ran."""
+    if error is not None:
+        node.config.stash[_LAST] = _told(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: LoadScopeScheduling) -> None:
+    """The end of a run may be all that is kept of it, so the report says everything."""
+    how = sched.config.stash.get(_LAST, "its end is not known")
+    report.longrepr = f"{how.splitlines()[0]}: {report.longrepr}\n{how}"
+
+
+def _told(node: WorkerController) -> str:
     lines = [f"{node.gateway.id} {_end(node)}"]
     with suppress(OSError):
         lines.append(_file(node.gateway.id).read_text(errors="replace")[:_SHOWN_CHARACTERS])

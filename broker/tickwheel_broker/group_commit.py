@@ -105,6 +105,7 @@ class SyncThread:
 
     def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """See `SyncRunner`."""
+        assert self._told >= 0, "the thread has not been stopped"
         assert self._ended is None, "one sync at a time"
         self._kept = sync_thread.begin(self._thread, [file.fileno() for file in ticket.files])
         self._ended = ended

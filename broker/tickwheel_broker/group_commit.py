@@ -107,8 +107,8 @@ class SyncThread:
         """See `SyncRunner`."""
         assert self._told >= 0, "the thread has not been stopped"
         assert self._ended is None, "one sync at a time"
+        self._ended = ended  # first: it may end before the next line has
         self._kept = sync_thread.begin(self._thread, [file.fileno() for file in ticket.files])
-        self._ended = ended
 
     def __enter__(self) -> SyncThread:
         return self

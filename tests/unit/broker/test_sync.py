@@ -1,9 +1,11 @@
 """Group commit: no reply before its position is durable, one sync for many, and no second try after a failure."""
 
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import outcome
 import pytest
@@ -20,6 +22,7 @@ from tickwheel_broker.group_commit import (
     SyncFailed,
     SyncThread,
 )
+from tickwheel_native import sync_thread
 from timerlog.commitlog.durability import SyncTicket
 from timerlog.errors import TooManyOpenFiles
 from timerlog.settings import StoreSettings
@@ -438,6 +441,22 @@ async def test_the_sync_thread_syncs_files_and_tells_of_errors(tmp_path: Path) -
     assert [result.unwrap() >= 0 for result in results[:2]] == [True, True]
     with pytest.raises(OSError, match="Bad file descriptor"):
         results[2].unwrap()
+
+
+async def test_a_sync_may_end_before_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another thread begins it, as the slow disk of the benchmarks does."""
+    begin, told = sync_thread.begin, threading.Event()
+
+    def begin_and_wait(*arguments: Any) -> object:
+        kept = begin(*arguments)
+        assert told.wait(PATIENCE_S), "the loop has heard of the end"
+        return kept
+
+    monkeypatch.setattr(sync_thread, "begin", begin_and_wait)
+    with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
+        ticket = SyncTicket(0, 0, (file,))  # type: ignore[arg-type]
+        with trio.fail_after(PATIENCE_S):
+            await trio.to_thread.run_sync(thread.begin, ticket, lambda _: told.set())
 
 
 class Gone:

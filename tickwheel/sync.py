@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from tickwheel.blocking.dial import Opening
+from tickwheel.blocking.interruptions import uninterrupted
 from tickwheel.blocking.message import Batch, Fetched, Message
 from tickwheel.blocking.session import BlockingSession
 from tickwheel.blocking.settling import Settling
@@ -114,16 +115,21 @@ class Client:
     def _open(self, *, is_patient: bool) -> Client:
         if self._session is not None:
             return self
-        session = BlockingSession(dial=partial(_dial, self._client.security), **self._client.manners())
-        self._client.converse(session)
+        session: BlockingSession | None = None
         try:
+            with uninterrupted():  # what has descriptors is either not there, or closed below
+                session = BlockingSession(
+                    dial=partial(_dial, self._client.security), **self._client.manners()
+                )
+            self._client.converse(session)
             session.run(session.connect(self._client.connect_timeout_s, is_patient=is_patient))
             self._session = session
             atexit.register(self._close_at_exit)
         except BaseException:
             self._session = None
             self._client.converse(None)
-            session.hang_up()
+            if session is not None:
+                session.hang_up()
             raise
         return self
 

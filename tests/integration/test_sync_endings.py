@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -20,6 +22,7 @@ import pytest
 
 import tickwheel
 from tickwheel import sync
+from tickwheel.blocking import session
 from tickwheel.blocking.session import BlockingSession
 from tickwheel.blocking.wire import Wire
 from tickwheel.errors import BadArgument, ClientClosed, NotConnected, TickwheelError
@@ -268,6 +271,21 @@ def test_interrupted_while_it_connects(shared: TestBroker, number: int) -> None:
     # Of those that were there before, some may end meanwhile: the broker's own, and what other tests have left.
     wait_until(lambda: set(threading.enumerate()) <= threads, threading.enumerate)
     wait_until(lambda: open_sockets() <= sockets, open_sockets)
+
+
+def test_interrupted_while_it_is_made(shared: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has descriptors is made whole, and closed: none is left for the collector to warn of."""
+    made: list[Any] = []
+
+    def pair() -> Any:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        made[:] = socket.socketpair()
+        return tuple(made)
+
+    monkeypatch.setattr(session, "socket", SimpleNamespace(socketpair=pair))
+    with pytest.raises(KeyboardInterrupt):
+        shared.sync_client().__enter__()
+    assert [one.fileno() for one in made] == [-1, -1]
 
 
 def open_sockets() -> set[str]:

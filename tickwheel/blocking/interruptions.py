@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -57,3 +59,17 @@ def shield_here() -> Shield | None:
     # Of a call that waits, and a handler of a signal has come above it.
     above = getattr(before, "__self__", None)
     return Shield(before) if isinstance(above, Shield) and not above.is_lifted else None
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block that waits for nothing, whole: Ctrl-C comes at its end."""
+    shield = shield_here()
+    if shield is None:
+        yield
+        return
+    try:
+        shield.put_up()
+        yield
+    finally:
+        shield.put_away()

@@ -23,5 +23,7 @@ __all__ = ["Buffer", "crc32c", "ffi", "lib"]
 
 def crc32c(data: Buffer, seed: int = 0) -> int:
     """CRC-32C of ``data``; ``seed`` is the CRC of what came before it."""
+    if type(data) is bytes:  # cffi takes its address as it is
+        return lib.tw_crc32c(data, len(data), seed)
     view = ffi.from_buffer("uint8_t[]", data)
-    return int(lib.tw_crc32c(view, len(view), seed))
+    return lib.tw_crc32c(view, len(view), seed)

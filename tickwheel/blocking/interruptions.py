@@ -6,10 +6,15 @@ As event loops do it, and only in the place of Python's own handler: one that a 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+_signals: Final[Any] = sys.modules.get("_signal", signal)
+"""What `signal` is made of. Its functions look for the name of each handler besides, for 10 us a call of the client."""
+_INTERRUPT: Final = int(signal.SIGINT)
 
 
 class Shield:
@@ -24,7 +29,7 @@ class Shield:
     def put_up(self) -> None:
         """From now on Ctrl-C is only noted."""
         self.is_lifted = True
-        signal.signal(signal.SIGINT, self._note)
+        _signals.signal(_INTERRUPT, self._note)
 
     def lower(self) -> None:
         """It may come again. Raises KeyboardInterrupt if it came meanwhile."""
@@ -39,7 +44,7 @@ class Shield:
 
     def put_away(self) -> None:
         """The end of the call. Raises as `lower`."""
-        signal.signal(signal.SIGINT, self._before)
+        _signals.signal(_INTERRUPT, self._before)
         self.lower()
 
     def _note(self, *_: Any) -> None:
@@ -53,7 +58,7 @@ def shield_here() -> Shield | None:
     the shield of another call, in whose middle this one is made, is lifted already."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    before = signal.getsignal(signal.SIGINT)
+    before = _signals.getsignal(_INTERRUPT)
     if before is signal.default_int_handler:
         return Shield(before)
     # Of a call that waits, and a handler of a signal has come above it.

@@ -238,7 +238,8 @@ class BlockingSession(Conversation):
             self._wake_reader()
             return
         link, wire = self._open
-        if self.monitor.is_read_by_another and self._is_crowded(link):
+        is_idle = not (self._outbox or wire.has_unwritten or link.scope.cancelled_caught)
+        if is_idle or (self.monitor.is_read_by_another and self._is_crowded(link)):
             return
         try:
             self._write(link, wire)

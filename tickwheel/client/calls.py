@@ -403,8 +403,9 @@ class SendFlight(SendCall):
         if topic_id is None:
             return None
         if self._payload is None:
-            self._payload = encode_send(topic_id, self._close())
-        self._payload = retarget_send(self._payload, topic_id, tell_differences=link.tells_differences)
+            self._payload = encode_send(topic_id, self._close(), tell_differences=link.tells_differences)
+        else:
+            self._payload = retarget_send(self._payload, topic_id, tell_differences=link.tells_differences)
         return self._payload
 
     def _close(self) -> SendColumns:

@@ -131,13 +131,15 @@ class SendColumns(msgspec.Struct, frozen=True):
         )
 
 
-def encode_send(topic_id: int, columns: SendColumns) -> bytes:
-    """The payload of SEND. The caller has checked sizes: ``struct.error`` means that it has not."""
+def encode_send(topic_id: int, columns: SendColumns, *, tell_differences: bool = False) -> bytes:
+    """The payload of SEND; see ``retarget_send``. The caller has checked sizes: ``struct.error`` means that it has
+    not."""
     count = len(columns.bodies)
     deliver_at_ms, priority = columns.deliver_at_ms, columns.priority
     one_time = 0 if isinstance(deliver_at_ms, bytes) else deliver_at_ms
     one_priority = DEFAULT_PRIORITY if isinstance(priority, bytes) else priority
-    parts: list[Buffer] = [_SEND_HEAD.pack(topic_id, count, columns.flags, one_priority, one_time)]
+    flags = columns.flags | _TELL_DIFFERENCES * tell_differences
+    parts: list[Buffer] = [_SEND_HEAD.pack(topic_id, count, flags, one_priority, one_time)]
     if isinstance(deliver_at_ms, bytes):
         parts.append(deliver_at_ms)
     parts.append(pack_column("I", map(len, columns.bodies)))

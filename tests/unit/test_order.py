@@ -61,7 +61,9 @@ def test_a_run_goes_on_when_processes_crash(tmp_path: Path, crashing: tuple[int,
             str(tmp_path),
         ],
         cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "CI"}  # with it pytest says all twice
+        env={
+            name: value for name, value in os.environ.items() if name != "CI"
+        }  # with it pytest says all twice
         | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

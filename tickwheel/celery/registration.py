@@ -36,6 +36,7 @@ def register() -> None:
         ARRIVALS.append(fill_in)
     task_prerun.connect(put_back, weak=False, dispatch_uid="tickwheel.eta")
     worker_init.connect(lease_for_solo, weak=False, dispatch_uid="tickwheel.solo")
+    worker_init.connect(renew_while_stopping, weak=False, dispatch_uid="tickwheel.stopping")
     worker_init.connect(check_tasks, weak=False, dispatch_uid="tickwheel.check")
     worker_init.connect(give_back_retries, weak=False, dispatch_uid="tickwheel.request")
 
@@ -58,6 +59,14 @@ def give_back_retries(sender: Any = None, **_: Any) -> None:
 
     if sender is not None and sender.app.Task.Request == CELERYS:
         sender.app.Task.Request = REQUEST
+
+
+def renew_while_stopping(sender: Any = None, **_: Any) -> None:
+    """For the signal ``worker_init``: a task that runs on while its worker stops keeps its lease."""
+    from tickwheel.celery.stopping import Stopping  # only workers need it
+
+    if sender is not None:
+        sender.app.steps["worker"].add(Stopping)
 
 
 def check_tasks(**_: Any) -> None:

@@ -39,7 +39,8 @@ class Worker:
         """`program` makes `app`, in a module `app`."""
         (directory / "app.py").write_text(program)
         self.log = directory / f"worker-{next(_numbers)}.log"
-        self._words = ["-A", "app", "worker", "-l", "INFO", "-n", f"w{next(_numbers)}@test", *arguments]
+        self.name = f"w{next(_numbers)}@test"
+        self._words = ["-A", "app", "worker", "-l", "INFO", "-n", self.name, *arguments]
         self._directory = directory
         self._environment = {**os.environ, "PYTHONPATH": str(directory), **environment}
         self.process: subprocess.Popen[bytes] | None = None

@@ -141,6 +141,22 @@ def test_other_pools(place: Place, pool: str) -> None:
         assert client.group(place.queue, "celery").backlog == 0
 
 
+@pytest.mark.parametrize("pool", [*POOLS, pytest.param("prefork", marks=pytest.mark.ci)])
+def test_a_task_that_runs_on_while_its_worker_stops(place: Place, pool: str) -> None:
+    """A warm shutdown waits for it, and its lease, 3 s, is renewed meanwhile: another worker does not begin it, too."""
+    with place.worker("--pool", pool, "-c", "2") as worker, place.worker("--pool", "solo") as other:
+        place.app.control.cancel_consumer(
+            place.queue, destination=[other.name], reply=True, timeout=20, limit=1
+        )
+        place.send("slow", "long", 9)
+        wait_until(lambda: place.lines(), place.lines)
+        place.app.control.add_consumer(place.queue, destination=[other.name], reply=True, timeout=20, limit=1)
+        assert worker.stop() == 0
+        assert place.lines() == ["begun long", "done long"]
+    with tickwheel.sync.Client(place.url) as client:
+        assert client.group(place.queue, "celery").backlog == 0
+
+
 @pytest.mark.ci
 def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
     """Late acks: what it was at comes again when the lease has ended, and what it had not begun, too."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tickwheel import sync
 from tickwheel.blocking.session import BlockingSession
+from tickwheel.celery.transport.attendant import Attendant
 from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
@@ -96,6 +97,7 @@ class Connection:
         self._lost_at: float | None = None
         self._failure: TickwheelError | None = None
         self._watch: Watch | None = None
+        self._attendant: Attendant | None = None
         self._is_closed = False
         EXIT.opened(self)
 
@@ -201,6 +203,16 @@ class Connection:
         if watch is not None and (loop is None or watch.loop is loop):
             self._watch = None
             watch.close()
+
+    def attend(self) -> None:
+        """From now on no loop turns, and a thread renews the leases, until this is closed."""
+        self.detach()
+        self._attendant = Attendant(self)
+
+    def _dismiss(self) -> None:
+        attendant, self._attendant = self._attendant, None
+        if attendant is not None:
+            attendant.leave()
 
     # -- what comes: see `feed.Sink`; with the lock --
 
@@ -445,6 +457,7 @@ class Connection:
         """Closes its channels and itself. What was not acked goes back. Raises what a pipelined message raised."""
         if self._is_closed:
             return
+        self._dismiss()
         try:
             for channel in list(self.channels):
                 channel.close()
@@ -495,6 +508,7 @@ class Connection:
 
     def end_at_once(self) -> None:
         """As if this process had died: nothing is said to the broker."""
+        self._dismiss()
         self._is_closed = True
         EXIT.closed(self)
         self.detach()
@@ -503,6 +517,7 @@ class Connection:
     def forget(self) -> None:
         """This process is a child of the one whose connection it is."""
         self._is_closed = True
+        self._attendant = None  # a thread of the parent
         if self._watch is not None:
             self._watch.forget()
             self._watch = None

@@ -41,7 +41,16 @@ _CODES: Final = {
 }
 """By the codes of Tickwheel; others are an internal error."""
 
+MOST_IN_A_REQUEST: Final = 4_096
+"""Messages, or receipts: while they are worked off, other clients wait."""
+
 _log = logging.getLogger("tickwheel.gateway.calls")
+
+
+def check_count(count: int, of: str) -> None:
+    """Raises Refused if a request has too many."""
+    if count > MOST_IN_A_REQUEST:
+        raise Refused(Code.BAD_REQUEST, f"{count} {of} are more than {MOST_IN_A_REQUEST} in a request")
 
 
 def refusal(error: Exception, what: str) -> Refused:

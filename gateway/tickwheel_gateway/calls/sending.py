@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client
 from tickwheel.errors import TickwheelError, TransactionRefused
 from tickwheel.sharing.joining import Encoded, Joined
-from tickwheel_gateway.calls.answers import refusal, tell, tell_all
+from tickwheel_gateway.calls.answers import check_count, refusal, tell, tell_all
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.calls.together import Single, Together
@@ -370,6 +370,7 @@ def _checked(request: Any, caller: Caller, limits: Limits, now_ms: int) -> tuple
     """The topic in Tickwheel, and all messages. Raises Refused, with the rule that comes first."""
     if not request.messages:
         raise Refused(Code.MESSAGE_CORRUPTED, "no message to send")
+    check_count(len(request.messages), "messages")
     name = request.messages[0].topic.name
     topic = topic_of(name)
     sender = Sender(caller.client_id, caller.host)

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from tickwheel import Client, ReceiptResult
 from tickwheel.errors import UnknownGroup
 from tickwheel.protocol.limits import MAX_ID
-from tickwheel_gateway.calls.answers import refusal, tell, tell_all
+from tickwheel_gateway.calls.answers import check_count, refusal, tell, tell_all
 from tickwheel_gateway.calls.deadlines import InTime
 from tickwheel_gateway.calls.receiving import check_invisible
 from tickwheel_gateway.calls.service import Asked
@@ -162,6 +162,7 @@ class Settling:
         _check_names(request)
         if not request.entries:
             raise Refused(Code.BAD_REQUEST, "there is no entry")
+        check_count(len(request.entries), "entries")
         acks = _Acks(single, request, [None] * len(request.entries))
         parts: dict[int, _Part] = {}
         for place, entry in enumerate(request.entries):

@@ -16,6 +16,8 @@ MAX_CLIENT_ID: Final = 1_024
 """Characters. Clients are remembered, and their names are longest where their host's is: 255."""
 
 _MOST_REMEMBERED: Final = 10_000
+_MOST_CHARS: Final = 64
+"""Of what a client says of itself beside its id: it is remembered for each."""
 """As many as there may be connections by default: with fewer, those that take turns would be made anew in each call."""
 
 Identity: TypeAlias = tuple[str, str]
@@ -53,8 +55,8 @@ def caller_of(call: Call, token: str) -> Caller:
         raise Refused(Code.BAD_REQUEST, f"the header {CLIENT_ID} has more than {MAX_CLIENT_ID} characters")
     return _caller(
         client_id,
-        call.metadata.get(LANGUAGE, ""),
-        call.metadata.get(VERSION, ""),
+        call.metadata.get(LANGUAGE, "")[:_MOST_CHARS],
+        call.metadata.get(VERSION, "")[:_MOST_CHARS],
         call.ends.peer,
         call.ends.local,
         token,

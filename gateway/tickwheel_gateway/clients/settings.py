@@ -28,6 +28,7 @@ _ECHOED: Final = ("access_point", "request_timeout", "user_agent")
 _DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000
 _MOST_REMEMBERED: Final = 1_024
 _FEW_TOPICS: Final = 8
+_MOST_TOPICS: Final = 4_096
 """What has more is not remembered."""
 
 
@@ -66,15 +67,22 @@ def _declared(client_type: int, group: str, topics: frozenset[str], request_time
 def _names(settings: Any, kind: str) -> tuple[str, frozenset[str]]:
     """The group of a consumer, and the topics. Raises Refused."""
     if kind == "publishing":
+        _check_topics(len(settings.publishing.topics))
         topics = frozenset(topic.name for topic in settings.publishing.topics)
         group = ""
     else:
+        _check_topics(len(settings.subscription.subscriptions))
         topics = frozenset(entry.topic.name for entry in settings.subscription.subscriptions)
         group = settings.subscription.group.name
         group_of(group)
     for topic in topics:
         topic_of(topic)
     return group, topics
+
+
+def _check_topics(count: int) -> None:
+    if count > _MOST_TOPICS:
+        raise Refused(Code.BAD_REQUEST, f"{count} topics are more than {_MOST_TOPICS} of a client")
 
 
 def merge(settings: Any, into: Any, config: Config) -> None:

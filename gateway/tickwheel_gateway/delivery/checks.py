@@ -25,7 +25,7 @@ from tickwheel import CheckedMessage, Client, Subscription
 from tickwheel.errors import TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_gateway.clients.brokers import Brokers
-from tickwheel_gateway.clients.registry import Known, Registry, Stream
+from tickwheel_gateway.clients.registry import ALIVE_S, Known, Registry, Stream
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.messages import Given, Held, client_of, received
 from tickwheel_gateway.wire.names import theirs
@@ -224,11 +224,12 @@ class Checks:
         return False
 
     def _producers(self, topic: str, client_id: str) -> Iterator[Known]:
-        """That can be asked: first the one that has prepared the message."""
+        """That can be asked: first the one that has prepared the message, and last those that are silent."""
         found = self._registry.with_stream(
             lambda one: one.client_id == client_id or topic in one.transactions or topic in sends_to(one)
         )
-        for known in sorted(found, key=lambda one: one.client_id != client_id):
+        silent_since = trio.current_time() - ALIVE_S  # a program that hangs keeps its stream
+        for known in sorted(found, key=lambda one: (one.heard < silent_since, one.client_id != client_id)):
             if self._may_be_asked(known, topic):
                 yield known
 

@@ -13,7 +13,7 @@ _FEW_DIGITS: Final = 18
 _BLANK: Final = "".join(map(chr, range(0x21)))
 _DECIMAL: Final = re.compile(
     r"([+-]?(?:NaN|Infinity))"
-    r"|([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
+    r"|([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
     r"|([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 )
 
@@ -41,7 +41,10 @@ def _unusual_integer(text: str) -> int:
     if _INTEGER.fullmatch(text) is None or max(text) > "\uffff":
         raise NotConvertible("no integer")
     sign = text[0] if text[0] in "+-" else ""
-    digits = "".join(str(int(digit)) for digit in text[len(sign) :]).lstrip("0")
+    digits = text[len(sign) :]
+    if not digits.isascii():
+        digits = "".join(str(int(digit)) for digit in digits)
+    digits = digits.lstrip("0")
     if len(digits) > _FEW_DIGITS + 1:
         raise NotConvertible("an integer too long")
     return int(sign + (digits or "0"))

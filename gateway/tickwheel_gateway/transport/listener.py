@@ -23,7 +23,13 @@ _LOOK_S: Final = 1.0
 _SPARE_FILES: Final = 16
 """Descriptors that connections leave to others: without one the broker cannot be reached again."""
 _BACKLOG: Final = 1_024
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 30),
+    ("TCP_KEEPINTVL", 10),
+    ("TCP_KEEPCNT", 3),
+    # While something is unconfirmed there are no probes, and the system tries for a quarter of an hour.
+    ("TCP_USER_TIMEOUT", 60_000),
+)
 
 _log = logging.getLogger("tickwheel.gateway.transport")
 

@@ -52,6 +52,8 @@ class Engine:
         """What is to be said to the requests of one portion, once all of it is known."""
         self._last_stream = ANY_STREAM
         self._is_crowded = False
+        self._inflated_bytes = 0
+        """What became of messages that came together."""
         self._partial_bytes = 0
         self._ungranted_bytes = 0
         self._writing_bytes = 0
@@ -175,6 +177,7 @@ class Engine:
     def _take(self, portion: bytes) -> None:
         """What has arrived is worked off, then everything is said that there is to say about it."""
         self._is_crowded = self._turns.waiting_bytes >= self._limits.pending_bytes
+        self._inflated_bytes = 0
         queued_bytes = self._library.queued_bytes
         try:
             events = self._library.receive_data(portion)
@@ -244,7 +247,12 @@ class Engine:
             return  # it is answered, and what it still sends is not wanted
         stream.ungranted_bytes += size
         try:
-            for message in stream.reader.feed(event.data):
+            if self._inflated_bytes >= self._limits.pending_bytes:
+                raise Malformed(*verdicts.MUCH_PARTIAL)
+            arrived_bytes = stream.reader.partial_bytes + len(event.data)
+            messages = stream.reader.feed(event.data)
+            self._inflated_bytes += max(0, sum(map(len, messages)) - arrived_bytes)
+            for message in messages:
                 self._took_message(stream, message)
             if event.stream_ended is None:
                 self._count_partial(stream)

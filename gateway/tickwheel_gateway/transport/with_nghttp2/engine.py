@@ -288,15 +288,17 @@ class Engine:
         receiver, paths = self._receiver, self._host.paths
         arena = self._host.arena()
         heads: list[Mapping[str, str]] = []
+        inflated_bytes = 0
         for kind, stream_id, value, head, at, size, is_compressed, _, seconds in _EVENT.iter_unpack(events):
             timeout_s = math.inf if seconds < 0 else seconds
             if kind in _WITH_MESSAGE:
                 message = arena[at : at + size]
                 if is_compressed:
-                    opened = self._open(stream_id, message)
+                    opened = self._open(stream_id, message, inflated_bytes)
                     if opened is None:
                         continue
                     message = opened
+                    inflated_bytes += len(message)
                 if kind == _ASKED:
                     receiver.asked(stream_id, paths[value], heads[head], timeout_s, message)
                 elif kind == _WHOLE:
@@ -331,9 +333,12 @@ class Engine:
             return Malformed(*verdicts.large_message(size, self._host.limits.message_bytes))
         return Malformed(*_VERDICTS[number])
 
-    def _open(self, stream_id: int, data: bytes) -> bytes | None:
-        """What gzip made small; None when it is none, and the call is judged."""
+    def _open(self, stream_id: int, data: bytes, others_bytes: int) -> bytes | None:
+        """What gzip made small; None when it is none, and the call is judged. ``others_bytes``: what others that came
+        together with it were inflated to, which is not looked at before all of them are taken."""
         try:
+            if others_bytes >= self._host.limits.pending_bytes:
+                raise Malformed(*verdicts.MUCH_PARTIAL)
             return inflate(data, self._host.limits.message_bytes)
         except Malformed as malformed:
             self._receiver.judged(stream_id, ending_of(malformed))

@@ -171,6 +171,7 @@ def twice(one: Any) -> list[Any]:
 
 REFUSED = [
     ([], Code.MESSAGE_CORRUPTED),
+    ([message("0A")] * 4_097, Code.BAD_REQUEST),
     ([message(topic=" ")], Code.ILLEGAL_TOPIC),
     ([message(topic="a.b")], Code.ILLEGAL_TOPIC),
     ([message(topic="t" * 115)], Code.ILLEGAL_TOPIC),

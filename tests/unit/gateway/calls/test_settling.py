@@ -80,6 +80,8 @@ async def test_an_ack_of_nothing(tmp_path: Path, autojump_clock: MockClock) -> N
             with pytest.raises(Refused) as why:
                 await consumer.ack(**names)
             assert why.value.code == code
+        with pytest.raises(Refused, match="more than 4096"):
+            await consumer.ack(*["nonsense"] * 4_097)
 
 
 async def test_what_is_said_of_an_expired_handle(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -114,6 +114,8 @@ def neither() -> Any:
         (producer("no spaces"), "the name of a topic has letters"),
         (consumer("billing", ""), "the name of the topic is blank"),
         (consumer("", "orders"), "the name of the group is blank"),
+        (producer(*["orders"] * 4_097), "4097 topics are more than 4096"),
+        (consumer("billing", *["orders"] * 4_097), "4097 topics are more than 4096"),
         (consumer("billing", "orders", client_type=schema.PRODUCER), "has no subscription"),
     ],
 )

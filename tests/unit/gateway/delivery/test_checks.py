@@ -20,7 +20,7 @@ from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off,
 from tickwheel import Client
 from tickwheel.errors import Forbidden, TickwheelError
 from tickwheel_gateway.clients.caller import Caller
-from tickwheel_gateway.clients.registry import Declared, Registry
+from tickwheel_gateway.clients.registry import ALIVE_S, Declared, Registry
 from tickwheel_gateway.delivery.checks import CREDIT, LOOK_S, SEND_S, Checks
 from tickwheel_gateway.wire import schema
 
@@ -168,6 +168,25 @@ async def test_another_producer_is_asked_when_it_has_gone(tmp_path: Path, autoju
         await place.registry.forget(CALLER)
         await until(lambda: other.heard)
         assert (first.heard, elsewhere.heard, consumer.heard) == ([], [], [])
+
+
+async def test_another_producer_is_asked_when_it_is_silent(tmp_path: Path, autojump_clock: Any) -> None:
+    """A program that hangs keeps its stream, and hears nothing."""
+    async with checking(tmp_path) as place:
+        first, other = place.comes(CALLER, "orders"), place.comes(of("other"), "orders")
+        await place.prepares("01AB")
+
+        async def beats() -> None:
+            while True:
+                place.registry.heard(of("other"))
+                await trio.sleep(10)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beats)
+            await until(lambda: other.heard)
+            nursery.cancel_scope.cancel()
+        assert first.heard
+        assert trio.current_time() - first.at_s[0] < ALIVE_S + AGAIN_S + 1
 
 
 async def test_who_has_sent_a_transaction_is_a_producer(tmp_path: Path, autojump_clock: Any) -> None:

@@ -70,6 +70,7 @@ def test_doubles(text: str, value: float) -> None:
     [
         *["", " ", "+", ".", "e5", "5e", "5e+", "1_0", "1,5", "5L", "5ff", "nan", "inf", "infinity", "NaNf"],
         *["0x5", "0x.p1", "0xp1", "--5", "٥", "\xa05", "\u20035", "1 0"],
+        *["0" * 16_000 + "x", "0x" + "0" * 16_000],  # which are looked at once
     ],
 )
 def test_no_double(text: str) -> None:

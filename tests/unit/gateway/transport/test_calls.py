@@ -102,6 +102,22 @@ async def test_gzip() -> None:
         assert answer.headers["grpc-accept-encoding"] == "identity,gzip"
 
 
+async def test_small_requests_that_inflate_to_much_at_once() -> None:
+    """They are bounded as one is: what is beyond that is not inflated."""
+    data = gzip.compress(bytes(60_000))
+    limits = Limits(message_bytes=64_000, pending_bytes=100_000)
+    async with serving(Service(), limits) as (_, connect):
+        peer = connect()
+        streams = []
+        for _ in range(20):
+            stream_id = peer.ask(end=False, headers=head(grpc_encoding="gzip"))
+            peer.put(stream_id, b"\1" + len(data).to_bytes(4, "big") + data, end=True)
+            streams.append(stream_id)
+        await peer.flush()
+        answers = [await peer.answer(stream_id) for stream_id in streams]
+        assert [answer.status for answer in answers] == [0, 0, *[8] * 18]
+
+
 async def answer_to(peer: Peer, headers: list[tuple[str, str]], body: bytes = framed(b"x")) -> Answer:
     stream_id = peer.ask(end=False, headers=headers)
     peer.put(stream_id, body, end=True)

@@ -134,14 +134,18 @@ class Receiving:
         for scope in self._fetches:
             scope.cancel()
 
-    async def receive(self, asked: Asked, request: Any) -> None:
+    async def receive(self, asked: Asked, request: Any) -> Code:
         """Raises Refused, CallEnded, and what the broker refuses."""
         wish = self._wish(asked, request)
-        await self._return_lost(asked, request.attempt_id)
-        hand = _Hand()
+        found, hand = _Found(), _Hand()
         try:
-            found = await self._find(asked, wish, hand)
-            await self._answer(asked, wish, hand, found)
+            with self._attempts.waiting(asked.caller, request.attempt_id) as waiting:
+                await self._return_lost(asked, request.attempt_id)
+                found = await self._find(asked, wish, hand)
+            if waiting.cancel_called:  # the client has left this call, and waits in another one
+                await _give_back(asked.client, hand)
+                found, hand = _Found(), _Hand()
+            return await self._answer(asked, wish, hand, found)
         except BaseException:
             await _give_back(asked.client, hand)
             raise
@@ -312,12 +316,10 @@ class Receiving:
 
     # -- what is answered --
 
-    async def _answer(self, asked: Asked, wish: _Wish, hand: _Hand, found: _Found) -> None:
+    async def _answer(self, asked: Asked, wish: _Wish, hand: _Hand, found: _Found) -> Code:
         first, last = schema.ReceiveMessageResponse(), schema.ReceiveMessageResponse()
-        if found.wanted:
-            tell(first.status, Code.OK)
-        else:
-            tell(first.status, Code.MESSAGE_NOT_FOUND, NOTHING_NEW)
+        code, text = (Code.OK, "") if found.wanted else (Code.MESSAGE_NOT_FOUND, NOTHING_NEW)
+        tell(first.status, code, text)
         schema.set_milliseconds(last.delivery_timestamp, self._now_ms())
         receipts = [receipt for receipt, _ in found.wanted]
         answers = [answer for _, answer in found.wanted]
@@ -329,6 +331,7 @@ class Receiving:
             hand.let_go(receipts[:written])
             self._renewing.drop(hand.group_id, receipts[written:])
             raise
+        return code
 
     def _remember(self, asked: Asked, wish: _Wish, group_id: int, receipts: list[Delivered]) -> None:
         if not receipts:

@@ -45,8 +45,8 @@ class Asked:
 
 Unary: TypeAlias = Callable[[Asked, Any], Awaitable[Any]]
 """Answers a request."""
-Streaming: TypeAlias = Callable[[Asked, Any], Awaitable[None]]
-"""Answers a request through ``asked.call.stream``."""
+Streaming: TypeAlias = Callable[[Asked, Any], Awaitable[Code]]
+"""Answers a request through ``asked.call.stream``, and returns the code that its answer has."""
 Batched: TypeAlias = Callable[[Client, Together], Awaitable[None]]
 """Answers calls that arrived together."""
 
@@ -102,7 +102,7 @@ class Service:
                 call.fail(Status.INTERNAL, GARBAGE)
                 return
             try:
-                await self._ask(call, request, answer)
+                code = await self._ask(call, request, answer)
             except CallEnded:
                 pass
             except Exception as error:
@@ -145,11 +145,11 @@ class Service:
             if found is None:
                 try:
                     caller = caller_of(call, self._identify(call.metadata))
+                    self._registry.heard(caller)
                 except Exception as error:
                     stranger = Single(_STRANGER, call)
                     Together(method, [stranger], began_s).refuse(stranger, error)
                     continue
-                self._registry.heard(caller)
                 found = known[said] = caller, parties.setdefault((caller.token, caller.host), [])
             found[1].append(Single(found[0], call))
         return [(singles[0].caller, Together(method, singles, began_s)) for singles in parties.values()]

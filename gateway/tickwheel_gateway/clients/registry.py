@@ -14,9 +14,12 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from tickwheel_gateway.clients.caller import Caller, Identity
+from tickwheel_gateway.wire.codes import Code, Refused
 
 ALIVE_S: Final = 60.0
 """After its last word, when it has no stream."""
+MAX_KNOWN: Final = 100_000
+"""Clients at a time: each is kept for a minute after its last word, and calls itself as it likes."""
 BUSY_S: Final = 300.0
 """A push consumer is busy so long after a receive that there was more for than it could take, or after the last of
 `BUSY_RECEIVES`. What comes every minute finds it busy."""
@@ -113,7 +116,8 @@ Gone: TypeAlias = Callable[[Known], Awaitable[None]]
 class Registry:
     """All clients that are there. Each can call itself as it likes, so those of other tokens are others."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_KNOWN) -> None:
+        self._most = most
         self._known: dict[Identity, Known] = {}
         self._told_gone: list[Gone] = []
 
@@ -128,9 +132,14 @@ class Registry:
         self._told_gone.append(tell)
 
     def heard(self, caller: Caller) -> Known:
-        """Of a client, now."""
+        """Of a client, now. Raises Refused if it is not known and there are too many."""
         known = self._known.get(caller.identity)
         if known is None:
+            if len(self._known) >= self._most:
+                raise Refused(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{self._most:,} clients are here; each worker of a gateway takes so many",
+                )
             known = self._known[caller.identity] = Known(caller, trio.current_time())
         known.caller, known.heard = caller, trio.current_time()
         return known

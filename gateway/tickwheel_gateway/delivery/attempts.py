@@ -1,14 +1,15 @@
-"""What was handed out in a call that its client may make again, because it did not get the answer.
+"""Calls that their client may make again, because it did not get the answer.
 
-Such a client says the same attempt id again. What the lost answer had would otherwise be with nobody until its leases
-end.
+Such a client says the same attempt id again. What the lost answer had would otherwise be with no consumer until its
+leases end; and a call that still waits would take the next message to a connection that its client has left.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,9 +45,28 @@ class Attempts:
         self._most = most
         self._receipts = 0
         self._kept: OrderedDict[bytes, _Attempt] = OrderedDict()
+        self._waiting: dict[bytes, trio.CancelScope] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @contextmanager
+    def waiting(self, caller: Caller, attempt_id: str) -> Iterator[trio.CancelScope]:
+        """A call waits within it, until the same attempt is made again; then ``cancel_called`` says so."""
+        with trio.CancelScope() as scope:
+            if not attempt_id:
+                yield scope
+                return
+            key = _key(caller, attempt_id)
+            earlier = self._waiting.get(key)
+            if earlier is not None:
+                earlier.cancel()
+            self._waiting[key] = scope
+            try:
+                yield scope
+            finally:
+                if self._waiting.get(key) is scope:
+                    del self._waiting[key]
 
     def remember(
         self, caller: Caller, attempt_id: str, group_id: int, receipts: Iterable[Delivered], lease_ms: int

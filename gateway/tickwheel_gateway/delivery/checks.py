@@ -30,7 +30,7 @@ from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.messages import Given, Held, client_of, received
 from tickwheel_gateway.wire.names import theirs
 
-CREDIT: Final = 100
+CREDIT: Final = 1_000
 """So many checks of a topic may be without an answer."""
 LOOK_S: Final = 1.0
 """As often it is looked who is there."""

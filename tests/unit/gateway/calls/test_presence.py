@@ -8,6 +8,7 @@ from tests.support.rocketmq.gateway_call import CALLER, asked
 from tickwheel import Client
 from tickwheel_gateway.calls.presence import Presence
 from tickwheel_gateway.calls.service import Asked
+from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.clients.registry import Declared, Known, Registry
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -35,6 +36,18 @@ async def test_a_heartbeat_of_no_known_type() -> None:
     # One whose settings are known has said it there.
     registry.heard(CALLER).declared = Declared(schema.PRODUCER)
     assert (await presence.heartbeat(without_broker(), request)).status.code == Code.OK
+
+
+async def test_only_so_many_are_known_at_a_time() -> None:
+    registry = Registry(most=2)
+    registry.heard(Caller("a"))
+    registry.heard(Caller("b"))
+    with pytest.raises(Refused, match="2 clients are here") as caught:
+        registry.heard(Caller("c"))
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    registry.heard(Caller("b"))
+    await registry.forget(Caller("a"))
+    registry.heard(Caller("c"))
 
 
 async def test_who_goes_is_forgotten_before_it_is_answered() -> None:

@@ -414,7 +414,8 @@ async def test_a_client_that_resets_the_stream_has_what_was_written(
     async with consuming(tmp_path) as consumer:
         for number in range(5):
             await consumer.send(b"%d" % number * 10_000, message_id=f"{number}")
-        service = Service(lambda metadata: "", consumer.broker, consumer.registry, _NoTally())
+        codes = _Codes()
+        service = Service(lambda metadata: "", consumer.broker, consumer.registry, codes)
         methods = [service.streaming("ReceiveMessage", consumer.receiving.receive)]
         async with serving(cast(Any, SimpleNamespace(methods=dict(methods)))) as (_, connect):
             peer = connect(window=26_000, gives_windows=False)
@@ -429,11 +430,19 @@ async def test_a_client_that_resets_the_stream_has_what_was_written(
             assert [body[:1] for body in bodies(rest)] == [b"2", b"3", b"4"]
             assert {message.system_properties.delivery_attempt for message in rest} == {1}
             assert len(consumer.renewing) == 2
+            assert (await connect().call(receive_request().SerializeToString(), headers=headers)).is_over
+            assert codes.counted == [Code.MESSAGE_NOT_FOUND]
 
 
-class _NoTally:
+class _Codes:
+    """What was counted."""
+
+    def __init__(self) -> None:
+        self.counted: list[int] = []
+
     def called(self, name: str, code: int, duration_s: float, times: int = 1) -> None:
-        """Nothing is counted."""
+        """One call with its code."""
+        self.counted.append(code)
 
 
 async def test_a_call_that_is_cancelled_at_any_step(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -517,6 +526,38 @@ async def test_a_call_that_is_made_again_has_what_was_lost(tmp_path: Path, autoj
         assert await consumer.ack(handles(lost)[1]) == (40_013, [40_013])
         assert len(consumer.renewing) == 2
         await nothing(consumer, attempt_id="2")
+
+
+async def test_a_call_that_is_made_again_ends_the_one_that_waits(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Its client has left it with its connection. Whether the message comes before the second call, meanwhile or after
+    it."""
+    async with consuming(tmp_path) as consumer:
+        first_had_it = set()
+        for number in range(30):
+            calls = OpenCall(), OpenCall()
+            ask = partial(consumer.ask, auto_renew=True, wait_s=15, attempt_id=f"{number}")
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, calls[0])
+                nursery.start_soon(_send_in, consumer, 0.9940 + number / 5_000, b"%d" % number)
+                await trio.sleep(1)
+                nursery.start_soon(ask, calls[1])
+            assert trio.current_time() - began < 2
+            first, second = (read(schema.ReceiveMessageResponse, call) for call in calls)
+            first_had_it.add(first[0].status.code)
+            (answer,) = second[1:-1]
+            assert answer.message.body == b"%d" % number
+            assert answer.message.system_properties.delivery_attempt == 1
+            assert len(consumer.renewing) == 1
+            assert await consumer.ack(handle_of(answer.message)) == (20_000, [20_000])
+        assert first_had_it == {Code.OK, Code.MESSAGE_NOT_FOUND}
+
+
+async def _send_in(consumer: Consumer, wait_s: float, body: bytes) -> None:
+    await trio.sleep(wait_s)
+    await consumer.send(body)
 
 
 async def test_attempts_of_others_are_not_touched(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -35,6 +35,23 @@ async def test_what_was_given_back_is_forgotten(autojump_clock: MockClock) -> No
     assert len(attempts) == 0
 
 
+async def test_the_same_attempt_ends_the_one_that_waits() -> None:
+    attempts = Attempts()
+    with (
+        attempts.waiting(C, "1") as first,
+        attempts.waiting(C, "2") as other,
+        attempts.waiting(D, "1") as of_d,
+    ):
+        with attempts.waiting(C, "1") as second:
+            assert first.cancel_called
+            with attempts.waiting(C, "1"):
+                assert second.cancel_called
+        assert not other.cancel_called
+        assert not of_d.cancel_called
+        with attempts.waiting(C, "") as nameless, attempts.waiting(C, ""):
+            assert not nameless.cancel_called
+
+
 async def test_memory_has_an_end(autojump_clock: MockClock) -> None:
     attempts = Attempts(most=3)
     for number in range(5):

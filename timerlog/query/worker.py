@@ -26,8 +26,8 @@ from timerlog.readers.snapshot import Description, Snapshot
 from timerlog.readers.tail import Place, TailReader
 
 NICENESS = 5
-"""Beside busy processes a query gets a third of what each of them gets. With 10 it got a tenth, and `select 1` took up to
-30 s; sends beside two queries that never pause are as fast with 10, 5 and 0 (p99 9.2, 9.4 and 9.6 ms)."""
+"""Beside busy processes a query gets a third of what each of them gets. With 10 it got a tenth, and `select 1` took
+up to 30 s; sends beside two queries that never pause are as fast with 10, 5 and 0 (p99 9.2, 9.4 and 9.6 ms)."""
 _FRAME_HEAD_BYTES = 16
 _SHARE_OF_TIME = 0.8
 _GRACE_S = 5

@@ -158,12 +158,13 @@ static int count_answers(session_t *session, uint32_t count) {
     return session->answers > session->host->limits.control_answers ? fail(session, TW_HTTP2_ABUSE_ANSWERS) : 0;
 }
 
-static int count_reset(session_t *session) {
+/* Also of those that nghttp2 itself sends, when the peer breaks the rules of a stream. They end the session with what is fed next. */
+static void count_reset(session_t *session) {
     if (session->now - session->second >= 1.0) {
         session->second = session->now;
         session->resets = 0;
     }
-    return ++session->resets > session->host->limits.resets_a_second ? fail(session, TW_HTTP2_ABUSE_RESETS) : 0;
+    if (++session->resets > session->host->limits.resets_a_second) fail(session, TW_HTTP2_ABUSE_RESETS);
 }
 
 static int count_block(session_t *session, size_t bytes, int is_first) {
@@ -274,9 +275,6 @@ static int on_frame(nghttp2_session *nghttp2, const nghttp2_frame *frame, void *
         stream = stream_of(session, (uint32_t)frame->hd.stream_id);
         if (stream && end_head(session, stream)) return fail(session, TW_HTTP2_NO_MEMORY);
         break;
-    case NGHTTP2_RST_STREAM:
-        stream = stream_of(session, (uint32_t)frame->hd.stream_id);
-        return stream && !stream->is_over ? count_reset(session) : 0;
     case NGHTTP2_GOAWAY:
         return tell(session, TW_HTTP2_LEAVING, NULL) ? 0 : fail(session, TW_HTTP2_NO_MEMORY);
     case NGHTTP2_PING:
@@ -294,8 +292,9 @@ static int on_stream_close(nghttp2_session *nghttp2, int32_t stream_id, uint32_t
     stream_t  *stream = stream_of(session, (uint32_t)stream_id);
     if (!stream) return 0;
     nghttp2_session_set_stream_user_data(nghttp2, stream_id, NULL);
-    if (!stream->is_over) {
+    if (!stream->is_over) { /* it was reset, and not by us */
         session->active--;
+        count_reset(session);
         /* Of one whose head is not whole there is nothing to tell. */
         if (!stream->is_told && !stream->is_judged && stream->is_due) stream->is_told = tell(session, TW_HTTP2_BEGAN, stream) != NULL;
         if (stream->is_told || stream->is_judged) tell(session, TW_HTTP2_RESET, stream);

@@ -306,8 +306,7 @@ class Engine:
             return
         self._forget(stream)
         self._receiver.reset(event.stream_id)
-        if event.remote_reset:
-            self._guard.reset(trio.current_time())
+        self._guard.reset(trio.current_time())
 
     def _grant(self, stream: Stream) -> None:
         """Let the client send more on a stream, unless its handler is behind."""

@@ -32,7 +32,7 @@ class Guard:
             raise Abuse("header_block")
 
     def reset(self, now: float) -> None:
-        """The client has reset a stream that was not answered."""
+        """The client has reset a stream that was not answered, or has broken its rules so that the library did."""
         if now - self._second >= 1.0:
             self._second, self._resets = now, 0
         self._resets += 1

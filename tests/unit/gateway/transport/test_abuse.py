@@ -18,6 +18,7 @@ from hyperframe.frame import (
     PingFrame,
     RstStreamFrame,
     SettingsFrame,
+    WindowUpdateFrame,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +37,12 @@ async def rapid_reset(peer: Peer) -> None:
         stream_id = peer.ask(b"x", headers=head("/t/Wait"))
         peer.h2.reset_stream(stream_id)
     await peer.flush()
+
+
+async def resets_made_by_the_server(peer: Peer) -> None:
+    for _ in range(300):
+        stream_id = peer.ask(b"x", headers=head("/t/Wait"))
+        await peer.send(WindowUpdateFrame(stream_id, 2**31 - 1))
 
 
 async def continuations(peer: Peer) -> None:
@@ -74,6 +81,7 @@ async def header_bomb(peer: Peer) -> None:
     ("flood", "reasons"),
     [
         (rapid_reset, "resets"),
+        (resets_made_by_the_server, "resets"),
         (continuations, "header_block header_list"),  # nghttp2 opens each part when it comes
         (empty_continuations, "header_block"),
         (pings, "control_frames"),

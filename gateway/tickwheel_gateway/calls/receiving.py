@@ -44,6 +44,8 @@ _GIVE_UP_S: Final = 0.05
 """So long before its deadline, a call is answered in any case."""
 _GIVE_BACK_S: Final = 5.0
 """How long a call that was cancelled tries to give back what it holds."""
+_AT_ONCE: Final = 8
+"""So many messages are put to an SQL filter before other calls have their turn: a large one takes milliseconds each."""
 _BURY_AGAIN: Final = timedelta(minutes=1)
 """When a message that could not become a dead letter comes again."""
 
@@ -211,7 +213,7 @@ class Receiving:
             if fetched and wish.is_renewed and wish.count >= min(MAX_BATCH, self._config.receive_batch_size):
                 known = self._registry.heard(asked.caller)
                 known.took(wish.topic, wish.group, all_it_may=len(fetched) == wish.count)
-            found = self._sort(asked, wish, fetched)
+            found = await self._sort(asked, wish, fetched)
             await self._settle(asked.client, hand, found)
             if found.wanted or trio.current_time() >= wish.ends:
                 return found
@@ -242,7 +244,7 @@ class Receiving:
             raise Refused(Code.PROXY_TIMEOUT, "the broker did not answer before the deadline of the call")
         return None
 
-    def _sort(self, asked: Asked, wish: _Wish, fetched: Fetched) -> _Found:
+    async def _sort(self, asked: Asked, wish: _Wish, fetched: Fetched) -> _Found:
         found = _Found()
         until_ms = 0 if wish.is_renewed else self._now_ms() + wish.lease_ms
         topic, store_host = wish.request.message_queue.topic, self._store_host(asked)
@@ -266,6 +268,8 @@ class Receiving:
                 else:
                     found.refused.append(receipt)
                 continue
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
             messages = messages or list(fetched)
             message = messages[place]
             held = held_of(message)

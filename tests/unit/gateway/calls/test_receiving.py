@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from tickwheel.client.consumer.acks import AckQueue
 from tickwheel_gateway.calls.service import Service
 from tickwheel_gateway.clients.registry import BUSY_RECEIVES, BUSY_S, Declared
 from tickwheel_gateway.config import Config, Group
+from tickwheel_gateway.filters.expressions import SqlFilter
 from tickwheel_gateway.transport.call import CallEnded
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -251,6 +253,34 @@ async def test_what_a_condition_may_name(tmp_path: Path, autojump_clock: MockClo
         )
         for number, sql in enumerate(conditions):
             assert bodies(await consumer.receive(sql=sql, group=f"g{number}")) == [b"x"], sql
+
+
+async def test_other_calls_have_their_turn_between_messages(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen, matches = _Turns(), set[int](), SqlFilter.matches
+
+    def spy(self: SqlFilter, tag: str | None, properties: Mapping[str, str]) -> bool:
+        seen.add(turns.count)
+        return matches(self, tag, properties)
+
+    monkeypatch.setattr(SqlFilter, "matches", spy)
+    async with consuming(tmp_path) as consumer:
+        for number in range(32):
+            await consumer.send(b"%d" % number)
+        trio.lowlevel.add_instrument(turns)
+        assert len(await consumer.receive(sql="a IS NULL")) == 32
+        trio.lowlevel.remove_instrument(turns)
+        assert len(seen) >= 4
+
+
+class _Turns(trio.abc.Instrument):
+    """How often a task was given its turn."""
+
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
 
 
 # -- order ---------------------------------------------------------------------------------------------------------

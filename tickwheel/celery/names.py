@@ -29,6 +29,7 @@ _ROUTE: Final = "r."
 _READABLE_CHARS: Final = 80
 _FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _HASHED: Final = re.compile(r".*--[0-9a-f]{16}", re.DOTALL)
+_REPLY_QUEUE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RESERVED: Final = (DEAD_SUFFIX, PREPARED_SUFFIX, TESTS_SUFFIX)
 
 
@@ -37,6 +38,11 @@ def queue_topic(queue: str) -> str:
     if queue.startswith((_EXCHANGE, _ROUTE)):
         return _hashed(queue, "q.")
     return _escaped(queue)
+
+
+def is_reply_queue(name: str) -> bool:
+    """Whether a queue, or its topic, is one that ``rpc://`` has named: by a UUID."""
+    return _REPLY_QUEUE.fullmatch(name) is not None
 
 
 def exchange_topic(exchange: str) -> str:

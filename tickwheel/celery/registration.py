@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from celery.signals import task_prerun, worker_init
+from celery.signals import task_prerun, worker_init, worker_process_shutdown
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 from kombu.transport import TRANSPORT_ALIASES
@@ -13,6 +13,7 @@ from tickwheel.celery.eta import put_back
 from tickwheel.celery.slots import fill_in
 from tickwheel.celery.task_message import fault_of_message, fault_of_payload
 from tickwheel.celery.transport.envelope import ARRIVALS
+from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.message import CHECKS, Check
 
 TRANSPORT: Final = "tickwheel.celery.transport.transport:Transport"
@@ -39,6 +40,7 @@ def register() -> None:
     worker_init.connect(renew_while_stopping, weak=False, dispatch_uid="tickwheel.stopping")
     worker_init.connect(check_tasks, weak=False, dispatch_uid="tickwheel.check")
     worker_init.connect(give_back_retries, weak=False, dispatch_uid="tickwheel.request")
+    worker_process_shutdown.connect(end_own_queues, weak=False, dispatch_uid="tickwheel.exit")
 
 
 def lease_for_solo(sender: Any = None, **_: Any) -> None:
@@ -67,6 +69,11 @@ def renew_while_stopping(sender: Any = None, **_: Any) -> None:
 
     if sender is not None:
         sender.app.steps["worker"].add(Stopping)
+
+
+def end_own_queues(**_: Any) -> None:
+    """For the signal ``worker_process_shutdown``: a process of a pool ends without Python's ``atexit``."""
+    EXIT.carry_out()
 
 
 def check_tasks(**_: Any) -> None:

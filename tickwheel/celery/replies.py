@@ -6,17 +6,16 @@ it, and by that there are neither subscribers nor new results.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tickwheel import sync
+from tickwheel.celery.names import is_reply_queue
 from tickwheel.celery.transport.envelope import TASK_HEADER
 from tickwheel.protocol.errors import TopicInUse, UnknownTopic
 from tickwheel.stats import TopicStats
 
-_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOOKED_AT: Final = 100
 
 
@@ -34,7 +33,7 @@ class ReplyTopics:
 
     def _idle(self, since: datetime) -> Iterator[str]:
         for topic in self._client.topics():
-            if not _NAME.fullmatch(topic.name) or self._is_read(topic, since):
+            if not is_reply_queue(topic.name) or self._is_read(topic, since):
                 continue
             if not topic.scheduled and not self._has_more(topic.name, since):
                 yield topic.name

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tickwheel.sync
+from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
 from tests.integration.daemon_harness import Daemon
 from tickwheel.celery.replies import ReplyTopics
@@ -40,6 +42,14 @@ if sys.argv[3] == "forks":
     os.waitpid(child, 0)
     print("forked", flush=True)
     sys.stdin.read()
+"""
+WAITING = """
+from celery.result import allow_join_result
+
+@app.task(name="waits")
+def waits(text):
+    with allow_join_result():
+        note(say.delay(text).get(timeout=60))
 """
 UUID = re.compile("[0-9a-f-]{36}")
 
@@ -99,6 +109,27 @@ def test_a_result_that_is_too_late_leaves_nothing(daemon: Daemon, queue: str, tm
             wait_until(lambda: client.group(queue, "celery").backlog == 0)
             assert worker.stop() == 0
         assert place.lines() == ["too late", "awaited"]
+        assert replies(client) == before
+
+
+@pytest.mark.ci
+def test_results_of_what_a_task_sends(daemon: Daemon, queue: str, tmp_path: Path) -> None:
+    """They come if it waits for them, and else leave nothing."""
+    place = Place(daemon.url, queue, tmp_path)
+    program = PROGRAM.replace("task_ignore_result=True", "result_backend='rpc://'") + WAITING
+    with (
+        tickwheel.sync.Client(daemon.url) as client,
+        place.app,
+        Worker(program, tmp_path, "-c", "2", BROKER=daemon.url, QUEUE=queue, OUT=str(place.out)) as worker,
+    ):
+        before = replies(client)
+        place.send("parent", "child")
+        place.send("waits", "awaited")
+        wait_until(lambda: len(place.lines()) == 4, place.lines)
+        assert Counter(place.lines()) == Counter(["child", "child", "awaited", "None"])
+        wait_until(lambda: client.group(queue, "celery").backlog == 0)
+        assert len(replies(client) - before) <= 1, "of the one that waits"
+        assert worker.stop() == 0
         assert replies(client) == before
 
 

@@ -17,7 +17,7 @@ from kombu.exceptions import ChannelError
 from kombu.transport import base
 from kombu.utils.uuid import uuid
 
-from tickwheel.celery.names import GROUP, queue_topic
+from tickwheel.celery.names import GROUP, is_reply_queue, queue_topic
 from tickwheel.celery.transport.connection import Connection
 from tickwheel.celery.transport.consumer import QueueConsumer, fault_of, is_stale
 from tickwheel.celery.transport.envelope import REPLY_HEADER, decode
@@ -300,7 +300,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             logger.debug("a reply to %r was dropped: its queue is gone", routing_key)
             return
         reply_to = message["properties"].get("reply_to")
-        if "task" in message["headers"] and isinstance(reply_to, str) and connection.offers(reply_to):
+        if (
+            "task" in message["headers"]
+            and isinstance(reply_to, str)
+            and (connection.offers(reply_to) or self._has_no_queue_yet(reply_to))
+        ):
             message = {**message, "headers": {**message["headers"], REPLY_HEADER: reply_to}}
         ours = outgoing(message, exchange, routing_key, connection.options, is_to_topics=is_to_topics)
         has_route = False
@@ -318,6 +322,17 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 logger.warning("a message to %r was dropped: %s", exchange, error)
         if mandatory and not has_route:
             self._returned(message, exchange, routing_key)
+
+    def _has_no_queue_yet(self, reply_to: str) -> bool:
+        """Whether the queue for a reply is there only once this process waits for one. As in AMQP, a reply that comes
+        when there is no queue is dropped. A task that hands the caller's queue on says of it what the caller has said."""
+        if reply_to in self._open.own_queues.names:
+            return False  # this client may not make it: who replies does
+        task: Any = current_task
+        request = getattr(task, "request", None)
+        if reply_to == getattr(request, "reply_to", None):
+            return getattr(request, REPLY_HEADER, None) == reply_to
+        return is_reply_queue(reply_to)
 
     def _is_reply_for_none(self, message: Mapping[str, Any], queue: str) -> bool:
         """Whether this is the reply of the task that runs to a queue that its sender had made, and that is gone. AMQP

@@ -325,7 +325,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def _has_no_queue_yet(self, reply_to: str) -> bool:
         """Whether the queue for a reply is there only once this process waits for one. As in AMQP, a reply that comes
-        when there is no queue is dropped. A task that hands the caller's queue on says of it what the caller has said."""
+        when there is no queue is dropped. A task that hands the caller's queue on says of it what the caller said."""
         if reply_to in self._open.own_queues.names:
             return False  # this client may not make it: who replies does
         task: Any = current_task

@@ -38,9 +38,11 @@ from tickwheel.protocol.bodies.requests import (
 )
 from tickwheel.protocol.bodies.settling import LeaseTime, Revoke
 from tickwheel.protocol.errors import (
+    BadCrc,
     BadFrame,
     BadHandshake,
     BadRequest,
+    FrameTooLarge,
     RemoteProtocolError,
     TickwheelError,
     UnknownFrame,
@@ -222,6 +224,15 @@ class ClientMachine(_Machine[ClientEvent]):
             if correlation not in self._expected:
                 self._last_correlation = correlation
                 return correlation
+
+    def _events(self) -> Iterator[ClientEvent]:
+        try:
+            yield from super()._events()
+        except (BadCrc, BadFrame, FrameTooLarge) as error:
+            if self._connected:
+                raise
+            self._error = BadHandshake("What is at this address does not answer as a Tickwheel broker.")
+            raise self._error from error
 
     def _event(self, frame: Frame) -> ClientEvent:
         if not self._connected:

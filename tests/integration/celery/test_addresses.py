@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,25 @@ def test_a_unix_socket(daemon: Daemon, queue: str) -> None:
 
 def test_the_next_one_when_the_first_does_not_answer(daemon: Daemon, queue: str) -> None:
     assert there_and_back(f"tickwheel://127.0.0.1:1;{daemon.url}", queue) == {"n": 1}
+
+
+def test_the_next_one_when_the_first_is_no_broker(daemon: Daemon, queue: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = threading.Thread(target=_serve_http, args=[listener], daemon=True)
+        other.start()
+        url = f"tickwheel://127.0.0.1:{listener.getsockname()[1]}"
+        assert there_and_back(f"{url};{daemon.url}", queue) == {"n": 1}
+        other.join(60)
+    assert not other.is_alive()
+
+
+def _serve_http(listener: socket.socket) -> None:
+    with listener.accept()[0] as connection:
+        connection.recv(1)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4_096):
+            pass
 
 
 def test_no_broker_at_all() -> None:

@@ -12,6 +12,7 @@ from tickwheel.celery.transport.channel import Channel
 from tickwheel.celery.transport.connection import Connection
 from tickwheel.celery.transport.options import options_of, url_of
 from tickwheel.protocol.errors import (
+    BadHandshake,
     ClientClosed,
     NotConnected,
     RequestTimeout,
@@ -53,6 +54,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         SendUncertain,
         ShuttingDown,
         TooManyConnections,
+        BadHandshake,
         OSError,
     )
     connection_errors = (*recoverable_connection_errors, kombu.exceptions.ConnectionError)

@@ -14,6 +14,7 @@ from tests.unit.tickwheel.fake_server import FakeServer
 from tickwheel import Client, SendResult
 from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.errors import (
+    BadHandshake,
     NotConnected,
     NotOwner,
     SendUncertain,
@@ -346,7 +347,7 @@ async def test_another_protocol_is_refused_for_good() -> None:
 async def test_something_else_than_a_broker_is_refused_for_good() -> None:
     async with FakeServer() as server:
         server.answer = lambda connection, event: b"HTTP/1.1 400 Bad Request\r\n\r\n"  # type: ignore[method-assign]
-        with pytest.raises(Exception, match=r"allowed|checksum"):
+        with pytest.raises(BadHandshake, match="does not answer as a Tickwheel broker"):
             async with Client(dial=server.dial):
                 pass
         assert server.dials == 1

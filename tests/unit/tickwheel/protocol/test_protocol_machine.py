@@ -187,8 +187,8 @@ def test_answers_come_out_as_they_went_in_and_their_exceptions_are_in_order() ->
 
 def test_a_length_before_the_handshake_cannot_make_either_end_buffer() -> None:
     huge = encode_frame(FrameType.PING, 1, bytes(MAX_HANDSHAKE_BYTES))[:16]
-    for machine in (ClientMachine(), ServerMachine(2**30)):
-        with pytest.raises(FrameTooLarge):
+    for machine, error in ((ClientMachine(), BadHandshake), (ServerMachine(2**30), FrameTooLarge)):
+        with pytest.raises(error):
             list(machine.receive_data(huge))
 
 
@@ -202,6 +202,17 @@ def test_after_an_error_the_machine_stays_broken() -> None:
         next(events)
     with pytest.raises(BadCrc):
         list(machine.receive_data(encode_frame(FrameType.PONG, 2)))
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(16), encode_frame(FrameType.PONG, 1)]
+)
+def test_what_is_no_broker_is_called_so(answer: bytes) -> None:
+    machine = ClientMachine()
+    machine.hello("client")
+    for _ in range(2):
+        with pytest.raises(BadHandshake, match="address"):
+            list(machine.receive_data(answer))
 
 
 def test_the_server_wants_a_hello_first() -> None:

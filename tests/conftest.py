@@ -1,8 +1,9 @@
 """Shared test set-up: how much is tried, where a run writes, and which tests go first and beside each other."""
 
 import gc
+import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -69,6 +70,14 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def _same_priority() -> Iterator[None]:
+    """What a test sets for its process stays for all that come after it and for what they start: they would be late."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what forks, and remove the folder unless there is something to look at."""
     forking.end()
@@ -100,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.add_marker(skip)
     for item in items:
         if not is_asked_for and not has_its_day(item.nodeid):
-            item.add_marker(pytest.mark.skip(reason="another day, and with TICKWHEEL_PROFILE=ci"))
+            item.add_marker(pytest.mark.skip(reason="another day, and when it is asked for"))
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             parameters = item.callspec.params.values()
             if is_left_out(f"{item.path.name}::{item.originalname}", parameters):

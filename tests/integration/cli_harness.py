@@ -125,8 +125,17 @@ class Shell:
         return error
 
 
-_PROCESSES = [("serve",), ("web",), ("push",), ("pipeline",), ("demo",), ("bench",), ("simulate",)]
-"""What handles signals, or settings of the whole process."""
+_PROCESSES = [
+    ("serve",),
+    ("web",),
+    ("push",),
+    ("pipeline",),
+    ("demo",),
+    ("bench",),
+    ("simulate",),
+    ("gateway",),
+]
+"""What handles signals, or settings of the whole process, such as its priority."""
 
 
 def _is_in_a_loop() -> bool:

@@ -64,7 +64,18 @@ def test_tests_that_take_turns_have_their_days(folder: str, monkeypatch: pytest.
     assert days[0] == days[3]
     assert sum(map(len, days[:3])) == len(set().union(*days)) == len(names)
     monkeypatch.setattr(profile, "PROFILE", profile.CI)
+    (one, other) = (set(filter(has_its_day, names)) for _ in _days(monkeypatch, "7", "8"))
+    assert one | other == set(names)
+    assert 5 < len(one) < 35
+    assert not one & other
+    monkeypatch.setattr(profile, "PROFILE", profile.SOAK)
     assert all(map(has_its_day, names))
+
+
+def _days(monkeypatch: pytest.MonkeyPatch, *days: str) -> Iterator[str]:
+    for day in days:
+        monkeypatch.setenv("TICKWHEEL_DAY", day)
+        yield day
 
 
 def section(name: str) -> list[str]:

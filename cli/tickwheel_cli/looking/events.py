@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tickwheel.blocking.interruptions import uninterrupted
 from tickwheel.protocol.limits import MAX_HISTORY_EVENTS
 from tickwheel_cli.shared.options import Parsed, parse_place
 from tickwheel_cli.shared.output import print_json, printable
@@ -59,8 +60,9 @@ def events(start: Any, limit: int, follow: bool) -> None:
         try:
             while True:
                 found = client.events(place, limit=limit)
-                _print(found)
-                place = found.next
+                with uninterrupted():  # what is printed is not told again from the place that is printed last
+                    _print(found)
+                    place = found.next
                 if not follow:
                     break
                 if not found.more:

@@ -151,7 +151,7 @@ def test_a_producer_that_is_killed_before_its_commit(processes: Callable[..., Pr
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kills", [12])
+@pytest.mark.parametrize("kills", [6])
 def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processes], kills: int) -> None:
     """Orders and tasks are written in one transaction; whatever is killed, each order's task runs, and no other."""
     from tests.support.frameworks.django_project.models import Letter

@@ -33,8 +33,8 @@ TAKE_TURNS: Final = (
     "tests/spark/",
 )
 """Tests of whole processes, and defects that are planted, take longer than all the rest of a quick run."""
-TURNS: Final = 3
-"""One in so many of them is in each day's quick runs."""
+TURNS: Final = {QUICK: 3, CI: 2, SOAK: 1}
+"""One in so many of them is in each day's runs."""
 
 
 class Amount(NamedTuple):
@@ -47,34 +47,34 @@ class Amount(NamedTuple):
 
 
 AMOUNTS: Final = {
-    "seeds": Amount("seeds of the simulator", 48, 200, 200),
-    "cluster_seeds": Amount("seeds of the simulator with a cluster", 48, 200, 200),
-    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 3, 20, 200),
-    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 3, 16, 200),
-    "repeated_s": Amount("simulated seconds of a seed that is run twice", 18, 72, 72),
-    "kills": Amount("kills of the daemon under load", 10, 50, 1_000),
-    "web_kills": Amount("kills of the web process, and of the broker under it", 3, 12, 200),
+    "seeds": Amount("seeds of the simulator", 48, 80, 200),
+    "cluster_seeds": Amount("seeds of the simulator with a cluster", 48, 60, 200),
+    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 3, 8, 200),
+    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 3, 6, 200),
+    "repeated_s": Amount("simulated seconds of a seed that is run twice", 18, 36, 72),
+    "kills": Amount("kills of the daemon under load", 10, 25, 1_000),
+    "web_kills": Amount("kills of the web process, and of the broker under it", 3, 6, 200),
     "gateway_kills": Amount(
-        "kills of the gateway for RocketMQ, of the broker under it, and of both", 3, 12, 200
+        "kills of the gateway for RocketMQ, of the broker under it, and of both", 3, 6, 200
     ),
-    "purge_kills": Amount("kills while it purges", 5, 15, 300),
-    "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 12, 10_000),
-    "torn_places": Amount("places at which a file is torn, in three ways each", 2, 6, 5_000),
+    "purge_kills": Amount("kills while it purges", 5, 10, 300),
+    "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 9, 10_000),
+    "torn_places": Amount("places at which a file is torn, in three ways each", 2, 4, 5_000),
     "examples": Amount("examples of hypothesis, where a test says nothing else", 15, 50, 1_000),
     "parser_examples": Amount("examples for each parser", 30, 100, 20_000),
     "damaged_files": Amount("damaged files for each reader", 30, 100, 3_000),
     "hostile_connections": Amount("connections that send nonsense to the daemon", 50, 150, 5_000),
     "consumer_kills": Amount("kills of consumers of a message table", 3, 3, 200),
     "server_kills": Amount("kills of the database under them", 1, 2, 20),
-    "key_space_kills": Amount("rounds of kills of a key space's services", 2, 5, 60),
-    "queue_kills": Amount("rounds of kills of a queue's consumers", 2, 5, 100),
-    "cluster_kills": Amount("kills of nodes of a cluster, and of Kafka", 4, 20, 300),
-    "cluster_runs": Amount("runs of three nodes on an arbitrary assigner", 5, 20, 1_000),
-    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 2, 8, 200),
+    "key_space_kills": Amount("rounds of kills of a key space's services", 2, 3, 60),
+    "queue_kills": Amount("rounds of kills of a queue's consumers", 2, 3, 100),
+    "cluster_kills": Amount("kills of nodes of a cluster, and of Kafka", 4, 10, 300),
+    "cluster_runs": Amount("runs of three nodes on an arbitrary assigner", 5, 10, 1_000),
+    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 2, 4, 200),
     "cluster_harms": Amount("harms of each of nine kinds to the daemons of a cluster", 1, 2, 20),
     "queries": Amount("queries beside purges", 2, 5, 50),
     "overload_s": Amount("seconds of each kind of overload", 2, 2, 30),
-    "idle_hours": Amount("simulated hours of a broker that has little to do", 1, 3, 3),
+    "idle_hours": Amount("simulated hours of a broker that has little to do", 1, 2, 3),
 }
 
 
@@ -95,13 +95,18 @@ def limit_s(seconds: float) -> float:
 
 
 def some_of(places: Sequence[T], one_in: int) -> Sequence[T]:
-    """All of them, but in a quick run one in so many: each day others, so that all have their turn."""
-    return places[today() % one_in :: one_in] if PROFILE == QUICK else places
+    """One in so many, in ci four times as many, in a soak all: each day others, so that all have their turn."""
+    step = _step(one_in, 4)
+    return places[today() % step :: step]
 
 
 def every(step: int) -> int:
-    """From which place to the next, where it is not known how many there are: see ``some_of``."""
-    return step if PROFILE == QUICK else 1
+    """From which place to the next, where it is not known how many there are: see ``some_of``; in ci half as far."""
+    return _step(step, 2)
+
+
+def _step(quick: int, shorter_in_ci: int) -> int:
+    return {QUICK: quick, CI: max(1, quick // shorter_in_ci), SOAK: 1}[PROFILE]
 
 
 def is_left_out(test: str, parameters: Collection[object]) -> bool:
@@ -116,12 +121,10 @@ def is_left_out(test: str, parameters: Collection[object]) -> bool:
 
 
 def has_its_day(node: str) -> bool:
-    """Whether this run has a test. Of those of ``TAKE_TURNS`` a quick run has one in ``TURNS``, each day others, and
-    all examples of a test or none."""
+    """Whether this run has a test. Of those of ``TAKE_TURNS`` a run has one in ``TURNS``, each day others, and all
+    examples of a test or none."""
     test = node.partition("[")[0]
-    return (
-        PROFILE != QUICK or not test.startswith(TAKE_TURNS) or (crc32(test.encode()) + today()) % TURNS == 0
-    )
+    return not test.startswith(TAKE_TURNS) or (crc32(test.encode()) + today()) % TURNS[PROFILE] == 0
 
 
 def today() -> int:

@@ -247,7 +247,7 @@ async def test_the_same_answers(script: list[Asked | Frame], size: int) -> None:
 
 
 @pytest.mark.ci
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(scripts(), st.integers(1, 3_000))
 async def test_the_same_answers_to_more(script: list[Asked | Frame], size: int) -> None:
     # A window that gets smaller between two pieces finds more or less sent by then: a matter of turns.

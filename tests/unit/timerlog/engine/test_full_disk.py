@@ -153,7 +153,7 @@ def test_everything_but_sends_goes_on(disk: Path) -> None:
     killed(store, DUE_MS * 2).close()
 
 
-@pytest.mark.parametrize("size_bytes", [20 * MIB, pytest.param(32 * MIB, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("size_bytes", [20 * MIB, pytest.param(32 * MIB, marks=pytest.mark.soak)])
 def test_one_message_at_a_time(disk: Path) -> None:
     """The reserve is for the worst: each message has records of its own."""
     store = Store.open(disk / "data", WHOLE, NOW_MS)

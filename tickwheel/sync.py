@@ -17,7 +17,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
@@ -46,7 +46,7 @@ from tickwheel.protocol.errors import BadArgument, ClientClosed, ClientForked, T
 from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
-from tickwheel.worker.signals import may_have_signals, told_by_signals
+from tickwheel.worker.signals import told
 from tickwheel.worker.threads import ThreadWorker
 from tickwheel.worker.worker import DRAIN, asked
 
@@ -240,8 +240,7 @@ class Client:
             )
 
         worker = ThreadWorker(judged, partial(self.subscribe_as, topic, group, asked(judged)), drain)
-        wants_signals = may_have_signals() if signals is None else flag(signals, "signals")
-        with told_by_signals(worker.stop) if wants_signals else nullcontext():
+        with told(worker.stop, None if signals is None else flag(signals, "signals")):
             worker.run()
 
     def fetch(

@@ -16,13 +16,13 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import trio
 
 import tickwheel
-from tests.integration.cli_harness import Shell
+from tests.integration.cli_harness import PROGRAM, Shell
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_bench.processes import wait_until
 
@@ -113,6 +113,87 @@ def test_a_second_signal_does_not_wait_and_what_was_handled_was_no_attempt(
         fetched.ack(confirm=True)
 
 
+IN_A_THREAD = """
+import time, tickwheel
+handlers = tickwheel.Handlers()
+@handlers.on("mails")
+def mail(message):
+    open(f"begun-{message.body.decode()}-{message.attempt}", "w").close()
+    while message.attempt == 1:
+        time.sleep(0.01)
+"""
+
+
+def test_a_thread_that_does_not_end_does_not_keep_the_program(
+    daemon: Daemon, shell: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(IN_A_THREAD)
+    with tickwheel.sync.Client(daemon.url) as client:
+        client.send("mails", b"a")
+        process = shell.popen("work", "app:handlers", "--drain", "100ms")
+        wait_until(lambda: begun(tmp_path))
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        fetched = client.fetch("mails", wait=timedelta(seconds=PATIENCE_S))
+        assert fetched.attempts == (1,)
+        fetched.ack(confirm=True)
+
+
+RELOADED = """
+import asyncio, os, tickwheel
+handlers = tickwheel.Handlers()
+@handlers.on("mails")
+async def mail(message):
+    open(f"begun-{message.body.decode()}-{message.attempt}", "w").close()
+    while not os.path.exists("goes-on"):
+        await asyncio.sleep(0.01)
+"""
+
+
+@pytest.mark.ci
+def test_reloading_waits_for_handlers(daemon: Daemon, shell: Shell, tmp_path: Path) -> None:
+    """At a change of a file, and at the end: also at a Ctrl-C, which a terminal tells all processes of."""
+    pytest.importorskip("watchfiles")
+    (tmp_path / "app.py").write_text(RELOADED)
+    with tickwheel.sync.Client(daemon.url) as client:
+        client.send("mails", b"a")
+        with subprocess.Popen(
+            [*PROGRAM, "work", "app:handlers", "--reload"],
+            cwd=tmp_path,
+            env=shell.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            assert process.stderr is not None
+            said = process.stderr
+            wait_until(lambda: begun(tmp_path) == {"begun-a-1"})
+            (tmp_path / "app.py").write_text(f"{RELOADED}\n")
+            _read_until(said, b"stops; 1 messages")
+            (tmp_path / "goes-on").touch()
+            wait_until(lambda: acked(client, "mails") == 1)
+            client.send("mails", b"b")
+            wait_until(lambda: acked(client, "mails") == 2)
+            (tmp_path / "goes-on").unlink()
+            client.send("mails", b"c")
+            wait_until(lambda: "begun-c-1" in begun(tmp_path))
+            os.killpg(process.pid, signal.SIGINT)
+            _read_until(said, b"stops; 1 messages")
+            (tmp_path / "goes-on").touch()
+            process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert acked(client, "mails") == 3
+        assert begun(tmp_path) == {"begun-a-1", "begun-b-1", "begun-c-1"}
+
+
+def _read_until(stream: IO[bytes], words: bytes) -> None:
+    while line := stream.readline():
+        if words in line:
+            return
+    pytest.fail(f"{words!r} was not said")
+
+
 def test_what_a_killed_worker_had_comes_again(daemon: Daemon, shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(SLOW)
     with tickwheel.sync.Client(daemon.url) as client:
@@ -138,6 +219,8 @@ def test_what_a_killed_worker_had_comes_again(daemon: Daemon, shell: Shell, tmp_
         (SLOW, ["app:handlers", "--topic", "other"], "no handler of 'other'"),
         (SLOW, ["app:handlers", "--metrics", "here"], "--metrics"),
         ("import tickwheel\nhandlers = tickwheel.Handlers()", ["app:handlers"], "has no handler"),
+        ("import sys; sys.exit('usage: app')", ["app:handlers"], "SystemExit: usage: app"),
+        ("import sys; sys.exit()", ["app:handlers"], "SystemExit"),
         ("import nothing_of_the_kind", ["app:handlers"], "nothing_of_the_kind"),
     ],
 )

@@ -69,7 +69,6 @@ from tickwheel.protocol.bodies.requests import Ping
 from tickwheel.protocol.errors import ClientClosed, TickwheelError
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Function, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
-from tickwheel.worker.signals import may_have_signals
 from tickwheel.worker.worker import DRAIN, Worker
 
 if TYPE_CHECKING:
@@ -539,12 +538,13 @@ class Client(
 
         SIGTERM and Ctrl-C end it in order: nothing new is begun, messages that wait go back as not looked at, and
         handlers are finished within ``drain``; then they are cancelled, and their messages go back without having cost
-        an attempt. A second signal does not wait. ``signals``: None: where Python has them, in the main thread.
-        Raises what `subscribe` raises; BadArgument.
+        an attempt. A second signal does not wait. ``signals``: None: in the main thread, those
+        for which the program, or its web server, has no handler: where it has one, cancel the call. Raises what
+        `subscribe` raises; BadArgument.
         """
         options = Options(group, concurrency, retry, timeout, middlewares, prefetch, start, shard, max_hold)
         worker = Worker(self, Batch, [Handler(topic, handler, options)], drain=drain)
-        await worker.run(signals=may_have_signals() if signals is None else flag(signals, "signals"))
+        await worker.run(signals=None if signals is None else flag(signals, "signals"))
 
     # Looking -------------------------------------------------------------------------------------
 

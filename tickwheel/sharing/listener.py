@@ -82,7 +82,7 @@ class Listener:
             await self._look()
             if self._is_ready():
                 return 200, b"ok\n", _TEXT
-            return 503, b"There is no connection to the broker.\n", _TEXT
+            return 503, b"There is no connection to the broker, or it stops.\n", _TEXT
         return 404, b"There are /metrics, /livez and /readyz.\n", _TEXT
 
 

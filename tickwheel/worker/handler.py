@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
+import sniffio
 
 from tickwheel.client.checks import seconds, shown, whole
 from tickwheel.client.columns import check_name
@@ -21,7 +24,7 @@ from tickwheel.client.consumer.subscription import Start, max_hold_s, start_of_g
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_CREDIT
-from tickwheel.worker.outcomes import DONE, GiveUp, Kind, Outcome, Retry
+from tickwheel.worker.outcomes import DONE, GiveUp, Kind, Outcome, Retry, storable
 from tickwheel.worker.retry_policy import RetryPolicy, retry_policy, wait_ms
 
 Function: TypeAlias = Callable[[Any], Any]
@@ -64,6 +67,11 @@ class Handler:
             raise BadArgument(
                 f"The handler of {topic!r} is {shown(function)}, which cannot be called.",
                 advice="Give a function that takes a message.",
+            )
+        if _is_generator_function(function):
+            raise BadArgument(
+                f"The handler of {topic!r} is {shown(function)}, a generator: calling it runs nothing of it.",
+                advice="Give a function without yield.",
             )
         self.is_async = is_coroutine_function(function)
         self.function = function
@@ -115,7 +123,7 @@ class Handler:
         return function
 
     async def handle(self, message: BaseMessage) -> Outcome:
-        """Calls the function. What it raises besides a cancellation is an outcome, too."""
+        """Calls the function. Whatever it raises is an outcome, too, but Ctrl-C and the cancellation of this call."""
         attempt = message.attempt
         try:
             said = await self._in_time(message)
@@ -123,40 +131,63 @@ class Handler:
             reason = f"the handler took longer than {self._timeout_s:g} s"
             _log.warning("message %d of %r: %s", message.id, self.topic, reason)
             return self._again(Kind.TIMED_OUT, attempt, None, reason)
-        except Exception as error:
+        except BaseException as error:
+            if self._is_the_end(error):
+                raise
             return self._raised(message, attempt, error)
-        return self._said(attempt, said)
+        return self._said(message, attempt, said)
+
+    def _is_the_end(self, error: BaseException) -> bool:
+        """Whether it is not of the function's making: Ctrl-C, the end of the loop, or that this call was cancelled."""
+        if isinstance(error, Exception):
+            return False
+        if self.is_async and isinstance(error, KeyboardInterrupt | GeneratorExit):
+            return True
+        if anyio.current_effective_deadline() == -math.inf:
+            return True
+        if isinstance(error, asyncio.CancelledError) and sniffio.current_async_library() == "asyncio":
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():  # it has cancelled itself
+                task.uncancel()
+        return False
 
     def handle_here(self, message: Any) -> Outcome:
         """The same in the calling thread, for a function without async."""
         attempt = message.attempt
         try:
             said = self._call(message)
-        except Exception as error:
+        except BaseException as error:  # of a thread, which has no Ctrl-C, and ends with what is raised here
             return self._raised(message, attempt, error)
-        return self._said(attempt, said)
+        return self._said(message, attempt, said)
 
-    def _raised(self, message: Any, attempt: int, error: Exception) -> Outcome:
+    def _raised(self, message: Any, attempt: int, error: BaseException) -> Outcome:
         if isinstance(error, Retry | GiveUp):
-            return self._said(attempt, error)
+            return self._said(message, attempt, error)
         return self._failed(message, attempt, error)
 
-    def _said(self, attempt: int, said: Any) -> Outcome:
+    def _said(self, message: Any, attempt: int, said: Any) -> Outcome:
+        if isinstance(said, type) and issubclass(said, Retry | GiveUp):
+            said = said()
         if isinstance(said, GiveUp):
             return Outcome(Kind.GIVEN_UP, reason=said.reason)
         if isinstance(said, Retry):
             if not said.counted:
                 return Outcome(Kind.RETRY, said.after_ms, counted=False)
             return self._again(Kind.RETRY, attempt, said.after_ms, said.reason)
+        if inspect.isawaitable(said) or inspect.isgenerator(said) or inspect.isasyncgen(said):
+            if inspect.iscoroutine(said):
+                said.close()  # or Python says that it was not awaited
+            return self._failed(message, attempt, NotRun(type(said).__name__))
         return DONE
 
     async def _in_time(self, message: BaseMessage) -> Any:
         if not self.is_async:
             if self._threads is None:
                 self._threads = anyio.CapacityLimiter(self.concurrency)
-            return await anyio.to_thread.run_sync(
-                self._call, message, limiter=self._threads, abandon_on_cancel=True
+            (said,) = await anyio.to_thread.run_sync(
+                self._wrapped, message, limiter=self._threads, abandon_on_cancel=True
             )
+            return said
         call: Awaitable[Any] = self._call(message)
         if self._timeout_s is None:
             return await call
@@ -165,8 +196,12 @@ class Handler:
         assert scope.cancelled_caught
         raise _TimedOut
 
-    def _failed(self, message: BaseMessage, attempt: int, error: Exception) -> Outcome:
-        reason = f"{type(error).__name__}: {error}"
+    def _wrapped(self, message: BaseMessage) -> tuple[Any]:
+        """As a tuple, since trio refuses a coroutine in words of its own."""
+        return (self._call(message),)
+
+    def _failed(self, message: BaseMessage, attempt: int, error: BaseException) -> Outcome:
+        reason = _reason_of(error)
         given_up = self._retry.ends_with(attempt, error)
         _log.warning(
             "attempt %d of message %d of %r has failed%s",
@@ -186,6 +221,20 @@ class Handler:
         return Outcome(kind, wait_ms(self._retry, attempt) if after_ms is None else after_ms, reason)
 
 
+def _reason_of(error: BaseException) -> str:
+    try:
+        return str(storable(f"{type(error).__name__}: {error}"))
+    except Exception:  # its text is made by the program
+        return type(error).__name__
+
+
+class NotRun(TypeError):
+    """The handler has returned what would still have to be run."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"the handler returned a {kind}, and has not run it; make it a coroutine function")
+
+
 class _TimedOut(Exception):
     """The time of a handler is over."""
 
@@ -196,8 +245,17 @@ def _call(middleware: Middleware, call_next: Function, message: Any) -> Any:
 
 def is_coroutine_function(function: Any) -> bool:
     """Whether calling it gives a coroutine: also of an object that is called, and of what functools has wrapped."""
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def _is_generator_function(function: Any) -> bool:
+    return any(
+        inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _called(function)
+    )
+
+
+def _called(function: Any) -> tuple[Any, Any]:
+    """What runs when it is called: one of these."""
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004
-    )
+    return function, getattr(function, "__call__", None)  # noqa: B004

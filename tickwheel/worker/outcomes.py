@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from tickwheel.client.checks import text
 from tickwheel.client.times import Delay, duration_ms
+
+
+def storable(reason: Any) -> Any:
+    """A text that is UTF-8: half a surrogate pair, which names of files may have, is escaped."""
+    return reason.encode("utf-8", "backslashreplace").decode() if isinstance(reason, str) else reason
 
 
 class Retry(Exception):
@@ -20,7 +25,7 @@ class Retry(Exception):
     def __init__(self, after: Delay | None = None, reason: str = "", *, counted: bool = True) -> None:
         super().__init__(reason)
         self.after_ms = None if after is None else duration_ms(after, "after")
-        self.reason = text(reason, "reason")
+        self.reason = text(storable(reason), "reason")
         self.counted = counted
 
 
@@ -29,7 +34,7 @@ class GiveUp(Exception):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = text(reason, "reason")
+        self.reason = text(storable(reason), "reason")
 
 
 class Kind(StrEnum):

@@ -39,7 +39,7 @@ class RetryPolicy:
                 "give_up_on is no tuple of exceptions.", advice="Give classes, such as (ValueError,)."
             )
 
-    def ends_with(self, attempt: int, error: Exception | None = None) -> bool:
+    def ends_with(self, attempt: int, error: BaseException | None = None) -> bool:
         """Whether a message is given up that has failed in this attempt."""
         if isinstance(error, self.give_up_on):
             return True

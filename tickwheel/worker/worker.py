@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
+import sniffio
 from anyio.abc import TaskStatus
 
 from tickwheel.client.consumer.message import BaseBatch
@@ -17,6 +19,7 @@ from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.worker.consumer import Consumer
 from tickwheel.worker.handler import Handler
+from tickwheel.worker.signals import told
 from tickwheel.worker.tally import Tally
 
 DRAIN: Final = timedelta(seconds=30)
@@ -63,19 +66,16 @@ class Worker:
         return [consumer.tally for consumer in self._consumers]
 
     async def run(
-        self, *, signals: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self, *, signals: bool | None = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Until `stop`, and until handlers are finished. ``signals``: SIGTERM and Ctrl-C stop it, and a second one does
-        not wait. Raises what a subscription raises, after the other handlers were stopped in order."""
-        async with anyio.create_task_group() as group:
-            self._everything = group.cancel_scope
-            if signals:
-                await group.start(self._stop_by_signal)
-            async with anyio.create_task_group() as consuming:
+        """Until `stop`, and until handlers are finished. ``signals``: whether SIGTERM and Ctrl-C stop it, see `told`; a
+        second one does not wait. Raises what a subscription raises, after the other handlers were stopped in order."""
+        with told(partial(_caller_from_threads(), self.stop), signals):
+            async with anyio.create_task_group() as group:
+                self._everything = group.cancel_scope
                 for consumer in self._consumers:
-                    consuming.start_soon(self._run, consumer)
+                    group.start_soon(self._run, consumer)
                 task_status.started()
-            group.cancel_scope.cancel()
         if self._error is not None:
             raise self._error
 
@@ -99,11 +99,14 @@ class Worker:
             if not self.is_stopping:
                 self.stop()
 
-    async def _stop_by_signal(self, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            task_status.started()
-            async for _ in received:
-                self.stop()
+
+def _caller_from_threads() -> Callable[..., object]:
+    """What calls a function in this event loop, from any thread."""
+    if sniffio.current_async_library() == "asyncio":
+        return asyncio.get_running_loop().call_soon_threadsafe
+    import trio
+
+    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 def asked(handler: Handler) -> SubscribeOptions:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
-import shlex
+import os
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,15 +18,13 @@ from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 from tickwheel_cli.working.loading import load
+from tickwheel_cli.working.reloading import reload
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from tickwheel import Client, Handlers
     from tickwheel.worker.worker import Worker
-
-_KILL_AFTER_S = 5
-"""So long after the drain a process is killed that was told to stop because its code has changed."""
 
 
 @click.command()
@@ -80,7 +79,7 @@ def work(
     if current_session().data is not None:
         raise click.UsageError("work needs a broker that runs: --url, not --data")
     if reloads:
-        _reload(drain)
+        reload([word for word in sys.argv[1:] if word != "--reload"], drain.total_seconds())
         return
     place = None if metrics is None else _place(metrics)
     handlers = _chosen(load(name), topics)
@@ -92,7 +91,12 @@ def work(
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     client = Client(current_session().url, name="work")
-    anyio.run(partial(_serve, client, handlers, drain, place), backend=backend)
+    if anyio.run(partial(_serve, client, handlers, drain, place), backend=backend):
+        # Python would wait for threads that are still at work. Their messages are given back already.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -123,10 +127,12 @@ def _chosen(handlers: Handlers, topics: tuple[str, ...]) -> Handlers:
     return handlers.of_topics(topics)
 
 
-async def _serve(client: Client, handlers: Handlers, drain: timedelta, place: tuple[str, int] | None) -> None:
+async def _serve(client: Client, handlers: Handlers, drain: timedelta, place: tuple[str, int] | None) -> bool:
+    """Whether threads are left with what they were handling."""
     import anyio
 
     from tickwheel.client.consumer.message import Batch
+    from tickwheel.worker.outcomes import Kind
     from tickwheel.worker.worker import Worker
 
     async with AsyncExitStack() as stack:
@@ -141,6 +147,10 @@ async def _serve(client: Client, handlers: Handlers, drain: timedelta, place: tu
             print_result(told, f"{', '.join(told['topics'])}: waiting for messages{at}")
             await worker.run(signals=True)
             group.cancel_scope.cancel()
+    return any(
+        not handler.is_async and tally.outcomes[Kind.INTERRUPTED]
+        for handler, tally in zip(handlers, worker.tallies, strict=True)
+    )
 
 
 async def _nothing() -> None:
@@ -178,20 +188,3 @@ async def _watch(client: Client, worker: Worker, host: str, opened: Any, *, task
             group.start_soon(watching.listen, one)
         port = opened.listeners[0].extra(SocketAttribute.local_address)[1]
         task_status.started(f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
-
-
-def _reload(drain: timedelta) -> None:
-    """Runs this command line as a child without `--reload`, and anew whenever a Python file in this folder changes."""
-    try:
-        from watchfiles import PythonFilter, run_process
-    except ImportError as error:
-        raise WorkMissing from error
-    words = [word for word in sys.argv[1:] if word != "--reload"]
-    run_process(
-        ".",
-        target=shlex.join([sys.executable, "-m", "tickwheel", *words]),
-        target_type="command",
-        watch_filter=PythonFilter(),
-        sigint_timeout=int(drain.total_seconds()) + _KILL_AFTER_S,
-        callback=lambda changes: click.echo(f"{len(changes)} files have changed: starting again", err=True),
-    )

@@ -37,7 +37,7 @@ def load(name: str) -> Handlers:
                 f"Install {missing}, or correct the import.",
             ) from error
         raise CommandError("not_found", f"there is no module {missing!r}", _ADVICE) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CommandError(
             "bad_handlers",
             f"{module_name} cannot be imported: {type(error).__name__}: {error}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import os
 import signal
@@ -12,7 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+import sniffio
 
 import tickwheel.testing
 from tests.unit.tickwheel.both import on_both
@@ -408,6 +412,157 @@ def test_the_blocking_twin_ends_with_its_client(is_waiting: bool) -> None:
         worker.join(60)
         assert not worker.is_alive()
     assert not raised
+
+
+class Nameless(Exception):
+    """Its text cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Odd(BaseException):
+    """No Exception."""
+
+
+def _generator() -> Any:
+    yield 1
+
+
+async def _asynchronous_generator() -> Any:
+    yield 1
+
+
+async def _never_run() -> None: ...
+
+
+RAISED = [
+    (Nameless(), "Nameless"),
+    (SystemExit(3), "SystemExit: 3"),
+    (Odd("x"), "Odd: x"),
+    (BaseExceptionGroup("several", [Odd("x")]), "BaseExceptionGroup: several"),
+    (ValueError("no file \udcff"), "ValueError: no file \\udcff"),
+    (asyncio.CancelledError("other"), "CancelledError: other"),
+]
+RETURNED = [
+    (_generator, "generator"),
+    (_asynchronous_generator, "async_generator"),
+    (_never_run, "coroutine"),
+    (lambda: Retry, None),
+    (lambda: GiveUp, None),
+]
+
+
+def fails(error: BaseException, *, is_async: bool) -> Callable[[Any], Any]:
+    def call(_: Any) -> Any:
+        raise error
+
+    async def call_later(_: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    return call_later if is_async else call
+
+
+@on_both
+async def test_whatever_is_raised_is_one_attempt_of_one_message() -> None:
+    await _is_one_attempt(is_async=True)
+
+
+@on_both
+async def test_and_so_in_a_thread() -> None:
+    await _is_one_attempt(is_async=False)
+
+
+async def _is_one_attempt(*, is_async: bool) -> None:
+    """And other messages are handled afterwards."""
+    async with tickwheel.testing.broker() as broker, broker.client() as client:
+        for error, reason in RAISED:
+            handled = fails(error, is_async=is_async)
+            first = True
+
+            def handle(message: Any, handled: Callable[[Any], Any] = handled) -> Any:
+                nonlocal first
+                was_first, first = first, False
+                return handled(message) if was_first else _done(is_async=is_async)
+
+            async def handle_later(message: Any, handle: Callable[[Any], Any] = handle) -> Any:
+                return await handle(message)
+
+            await client.send_many("mails", [b"first", b"second"])
+            working = Working(client, handle_later if is_async else handle, retry=1, concurrency=1)
+            async with working:
+                await until(working.came(Kind.GIVEN_UP))
+                await until(working.came(Kind.DONE))
+            dead = (await client.browse("mails.dead"))[-1]
+            assert dead.headers["tickwheel-dead"]["error"].startswith(reason)
+        assert (await state(client)).backlog == 0
+
+
+def _done(*, is_async: bool) -> Any:
+    return _never_run() if is_async else None
+
+
+@on_both
+async def test_a_cancellation_of_something_else_is_one_attempt_and_the_workers_own_is_none() -> None:
+    async def handle(message: Message) -> None:
+        if message.body == b"other" and sniffio.current_async_library() == "asyncio":
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            asyncio.get_running_loop().call_soon(task.cancel)
+            await task
+        elif message.body == b"self" and sniffio.current_async_library() == "asyncio":
+            current = asyncio.current_task()
+            assert current is not None
+            current.cancel()
+            await anyio.sleep(60)
+        elif message.body == b"long":
+            await anyio.sleep(60)
+        else:
+            raise ValueError
+
+    async with tickwheel.testing.broker() as broker, broker.client() as client:
+        await client.send_many("mails", [b"other", b"self"])
+        working = Working(client, handle, retry=1, drain=timedelta(0))
+        async with working:
+            await until(working.came(Kind.GIVEN_UP, 2))
+            await client.send("mails", b"long")
+            await until(lambda: working.worker.tallies[0].running == 1)
+        assert working.worker.tallies[0].outcomes[Kind.INTERRUPTED] == 1
+
+
+@on_both
+async def test_what_would_still_have_to_be_run_was_not_handled() -> None:
+    async with tickwheel.testing.broker() as broker, broker.client() as client:
+        for returned, kind in RETURNED:
+            await client.send("mails", b"x")
+            working = Working(client, lambda _, returned=returned: returned(), retry=1)
+            async with working:
+                await until(working.came(Kind.GIVEN_UP))
+            dead = (await client.browse("mails.dead"))[-1]
+            assert (
+                kind is None
+                or f"returned a {kind}, and has not run it" in dead.headers["tickwheel-dead"]["error"]
+            )
+    for function in (lambda _: (yield), functools.partial(_asynchronous_generator)):
+        with pytest.raises(BadArgument, match="a generator"):
+            Handler("mails", function, Options())
+
+
+def test_the_blocking_twin_goes_on_whatever_is_raised() -> None:
+    with tickwheel.testing.broker() as broker, broker.sync_client() as client:
+        errors = [error for error, _ in RAISED]
+        seen: list[bytes] = []
+
+        def handle(message: tickwheel.sync.Message) -> None:
+            seen.append(message.body)
+            if errors:
+                raise errors.pop()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        client.send_many("mails", [b"%d" % number for number in range(len(errors) + 1)])
+        client.work("mails", handle, concurrency=1, retry=1)
+        assert len(seen) == len(RAISED) + 1
+        assert len(client.browse("mails.dead")) == len(RAISED)
 
 
 async def _coroutine(_: Message) -> None: ...

@@ -21,6 +21,7 @@ from tickwheel_gateway.delivery.attempts import Attempts
 from tickwheel_gateway.delivery.checks import Checks
 from tickwheel_gateway.delivery.renewing import Renewing
 from tickwheel_gateway.wire import messages
+from tickwheel_gateway.wire.codes import Code
 from tickwheel_gateway.wire.many import Sends
 from tickwheel_simulation import run
 from tickwheel_simulation.profile import Profile as AllOfIt
@@ -129,9 +130,10 @@ def test_attempts_that_are_taken_for_each_other(monkeypatch: pytest.MonkeyPatch)
 def test_what_was_written_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Receiving._answer
 
-    async def forgetful(answering: Receiving, asked: Any, wish: Any, hand: Any, found: Any) -> None:
-        await true(answering, asked, wish, hand, found)
+    async def forgetful(answering: Receiving, asked: Any, wish: Any, hand: Any, found: Any) -> Code:
+        code = await true(answering, asked, wish, hand, found)
         await receiving._give_back(asked.client, hand)
+        return code
 
     monkeypatch.setattr(Receiving, "_answer", forgetful)
     assert found("is given to another, while a client has it", "is at attempt", "is stale in", "two holders")

@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.support.clients import waiting
 from tests.support.clients.cancelling import LIMIT, TrioCanceller
 from tests.support.rocketmq.gateway_call import CALLER, OpenCall, asked, read
 from tests.support.rocketmq.gateway_consumer import (
@@ -461,7 +462,7 @@ async def test_a_client_that_resets_the_stream_has_what_was_written(
             assert {message.system_properties.delivery_attempt for message in rest} == {1}
             assert len(consumer.renewing) == 2
             assert (await connect().call(receive_request().SerializeToString(), headers=headers)).is_over
-            assert codes.counted == [Code.MESSAGE_NOT_FOUND]
+            await waiting.until(lambda: codes.counted == [Code.MESSAGE_NOT_FOUND])
 
 
 class _Codes:

@@ -95,6 +95,12 @@ def begun(folder: Path) -> set[str]:
     return {one.name for one in folder.glob("begun-*")}
 
 
+def comes_as_a_first_attempt(client: tickwheel.sync.Client) -> None:
+    fetched = client.fetch("mails", wait=timedelta(seconds=PATIENCE_S))
+    assert fetched.attempts == (1,)
+    fetched.ack(confirm=True)
+
+
 def test_a_second_signal_does_not_wait_and_what_was_handled_was_no_attempt(
     daemon: Daemon, shell: Shell, tmp_path: Path
 ) -> None:
@@ -108,9 +114,7 @@ def test_a_second_signal_does_not_wait_and_what_was_handled_was_no_attempt(
         wait_until(lambda: b"stops; 1 messages" in process.stderr.readline())
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
-        fetched = client.fetch("mails", wait=timedelta(seconds=PATIENCE_S))
-        assert fetched.attempts == (1,)
-        fetched.ack(confirm=True)
+        comes_as_a_first_attempt(client)
 
 
 IN_A_THREAD = """
@@ -135,9 +139,7 @@ def test_a_thread_that_does_not_end_does_not_keep_the_program(
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-        fetched = client.fetch("mails", wait=timedelta(seconds=PATIENCE_S))
-        assert fetched.attempts == (1,)
-        fetched.ack(confirm=True)
+        comes_as_a_first_attempt(client)
 
 
 RELOADED = """

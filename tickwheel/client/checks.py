@@ -108,6 +108,11 @@ def encoded(text: str, name: str) -> bytes:
         ) from None
 
 
+def escaped(text: str) -> str:
+    """A text that is UTF-8: half a surrogate pair, which names of files may have, as ``\\udcff``."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def text(value: object, name: str, advice: str = "Use a text.") -> str:
     """A text that can be sent. Raises BadArgument."""
     if not isinstance(value, str):

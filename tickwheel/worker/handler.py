@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 import sniffio
 
-from tickwheel.client.checks import seconds, shown, whole
+from tickwheel.client.checks import escaped, seconds, shown, whole
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
 from tickwheel.client.consumer.message import BaseMessage
@@ -24,7 +24,7 @@ from tickwheel.client.consumer.subscription import Start, max_hold_s, start_of_g
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_CREDIT
-from tickwheel.worker.outcomes import DONE, GiveUp, Kind, Outcome, Retry, storable
+from tickwheel.worker.outcomes import DONE, GiveUp, Kind, Outcome, Retry
 from tickwheel.worker.retry_policy import RetryPolicy, retry_policy, wait_ms
 
 Function: TypeAlias = Callable[[Any], Any]
@@ -134,6 +134,7 @@ class Handler:
         except BaseException as error:
             if self._is_the_end(error):
                 raise
+            _take_back(error)
             return self._raised(message, attempt, error)
         return self._said(message, attempt, said)
 
@@ -143,13 +144,7 @@ class Handler:
             return False
         if self.is_async and isinstance(error, KeyboardInterrupt | GeneratorExit):
             return True
-        if anyio.current_effective_deadline() == -math.inf:
-            return True
-        if isinstance(error, asyncio.CancelledError) and sniffio.current_async_library() == "asyncio":
-            task = asyncio.current_task()
-            while task is not None and task.cancelling():  # it has cancelled itself
-                task.uncancel()
-        return False
+        return anyio.current_effective_deadline() == -math.inf
 
     def handle_here(self, message: Any) -> Outcome:
         """The same in the calling thread, for a function without async."""
@@ -221,9 +216,17 @@ class Handler:
         return Outcome(kind, wait_ms(self._retry, attempt) if after_ms is None else after_ms, reason)
 
 
+def _take_back(error: BaseException) -> None:
+    """A handler that has cancelled its own task has not cancelled what is done with its message afterwards."""
+    if isinstance(error, asyncio.CancelledError) and sniffio.current_async_library() == "asyncio":
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+
+
 def _reason_of(error: BaseException) -> str:
     try:
-        return str(storable(f"{type(error).__name__}: {error}"))
+        return escaped(f"{type(error).__name__}: {error}")
     except Exception:  # its text is made by the program
         return type(error).__name__
 

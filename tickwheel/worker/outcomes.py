@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from tickwheel.client.checks import text
+from tickwheel.client.checks import escaped, text
 from tickwheel.client.times import Delay, duration_ms
-
-
-def storable(reason: Any) -> Any:
-    """A text that is UTF-8: half a surrogate pair, which names of files may have, is escaped."""
-    return reason.encode("utf-8", "backslashreplace").decode() if isinstance(reason, str) else reason
 
 
 class Retry(Exception):
@@ -25,7 +20,7 @@ class Retry(Exception):
     def __init__(self, after: Delay | None = None, reason: str = "", *, counted: bool = True) -> None:
         super().__init__(reason)
         self.after_ms = None if after is None else duration_ms(after, "after")
-        self.reason = text(storable(reason), "reason")
+        self.reason = _checked(reason)
         self.counted = counted
 
 
@@ -34,7 +29,12 @@ class GiveUp(Exception):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = text(storable(reason), "reason")
+        self.reason = _checked(reason)
+
+
+def _checked(reason: object) -> str:
+    """Raises BadArgument."""
+    return text(escaped(reason) if isinstance(reason, str) else reason, "reason")
 
 
 class Kind(StrEnum):

@@ -35,10 +35,10 @@ def reload(words: Sequence[str], drain_s: float) -> None:
     try:
         child.start()
         for changes in watch(".", watch_filter=PythonFilter(), stop_event=stopping, raise_interrupt=False):
-            if stopping.is_set():
-                break
             click.echo(f"{len(changes)} files have changed: starting again", err=True)
             child.end()
+            if stopping.is_set():
+                break
             child.start()
     finally:
         child.end()

@@ -328,8 +328,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         when there is no queue is dropped. A task that hands the caller's queue on says of it what the caller said."""
         if reply_to in self._open.own_queues.names:
             return False  # this client may not make it: who replies does
-        task: Any = current_task
-        request = getattr(task, "request", None)
+        request = _running_request()
         if reply_to == getattr(request, "reply_to", None):
             return getattr(request, REPLY_HEADER, None) == reply_to
         return is_reply_queue(reply_to)
@@ -337,9 +336,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def _is_reply_for_none(self, message: Mapping[str, Any], queue: str) -> bool:
         """Whether this is the reply of the task that runs to a queue that its sender had made, and that is gone. AMQP
         forgets such a reply."""
-        task: Any = current_task
-        request = getattr(task, "request", None)
-        if "task" in message["headers"] or getattr(request, REPLY_HEADER, None) != queue:
+        if "task" in message["headers"] or getattr(_running_request(), REPLY_HEADER, None) != queue:
             return False
         return not self._is_there(queue)
 
@@ -590,3 +587,9 @@ def _backlog(group: Any) -> int:
 
 def _not_found(what: str, name: str, method: str, ids: tuple[int, int]) -> ChannelError:
     return ChannelError(f"NOT_FOUND - no {what} {name!r}", ids, method, "404")
+
+
+def _running_request() -> Any:
+    """Of the task that runs here; None: none does."""
+    task: Any = current_task
+    return getattr(task, "request", None)

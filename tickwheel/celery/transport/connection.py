@@ -26,6 +26,7 @@ from tickwheel.celery.transport.options import Options
 from tickwheel.celery.transport.own_queues import OwnQueues
 from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
+from tickwheel.client.checks import escaped
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckFlight, AckQueue
 from tickwheel.client.consumer.fetching import FetchCall, FetchOptions
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
@@ -433,8 +434,7 @@ class Connection:
         def gave_up() -> None:
             epoch = self.leases.take(acks, message_id)
             if epoch is not None:
-                # A surrogate has no bytes.
-                why = error[:_ERROR_CHARS].encode(errors="backslashreplace").decode()
+                why = escaped(error[:_ERROR_CHARS])
                 give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=why)
 
         self.change(gave_up)

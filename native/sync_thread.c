@@ -108,6 +108,10 @@ void tw_sync_thread_stop(void *thread) {
     pthread_cond_signal(&self->is_asked);
     pthread_mutex_unlock(&self->mutex);
     pthread_join(self->thread, NULL);
+}
+
+void tw_sync_thread_free(void *thread) {
+    sync_thread *self = thread;
     pthread_cond_destroy(&self->is_asked);
     pthread_mutex_destroy(&self->mutex);
     free(self);

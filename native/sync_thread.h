@@ -11,6 +11,8 @@ void *tw_sync_thread_start(int told_fd);
 void tw_sync_thread_begin(void *thread, const int *fds, uint64_t count);
 /* 0 or a negated errno of the sync that has ended; and how long it took. */
 int tw_sync_thread_ended(void *thread, uint64_t *took_ns);
-/* Ends the thread, after what it does. */
+/* Ends the thread, after what it does; the end of that can still be asked for. */
 void tw_sync_thread_stop(void *thread);
+/* What is left of a thread that was stopped. */
+void tw_sync_thread_free(void *thread);
 #endif

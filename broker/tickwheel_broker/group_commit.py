@@ -88,8 +88,8 @@ class SyncRunner(Protocol):
 
 
 class SyncThread:
-    """One thread for one disk, for as long as the `with` block. It is not one of Python's: neither its beginning nor
-    its end waits for the interpreter's lock."""
+    """One thread for one disk, for as long as the `with` block, which ends no sooner than a sync that is under way.
+    It is not one of Python's: neither its beginning nor its end waits for the interpreter's lock."""
 
     def __init__(self) -> None:
         """Raises TooManyOpenFiles, and OSError if there is no thread left."""
@@ -120,6 +120,9 @@ class SyncThread:
         trio.lowlevel.notify_closing(self._told)
         os.close(self._told)
         self._told = -1
+        if self._ended is not None:  # it has ended by now, and who waits for that does not stop waiting
+            self._tell_end()
+        sync_thread.free(self._thread)
 
     async def _listen(self) -> None:
         with suppress(trio.ClosedResourceError):
@@ -131,6 +134,9 @@ class SyncThread:
     def _tell(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._told)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
         ended, self._ended = self._ended, None
         assert ended is not None, "it ends once"
         ended(outcome.capture(lambda: sync_thread.ended(self._thread) / 1e9))

@@ -37,5 +37,10 @@ def ended(thread: Handle) -> int:
 
 
 def stop(thread: Handle) -> None:
-    """Ends it, after what it does."""
+    """Ends it, after what it does: ``ended`` may still be asked for."""
     lib.tw_sync_thread_stop(thread)
+
+
+def free(thread: Handle) -> None:
+    """Of one that was stopped."""
+    lib.tw_sync_thread_free(thread)

@@ -477,10 +477,13 @@ def sync_threads() -> set[str]:
 
 
 async def test_the_sync_thread_ends_what_it_has_begun(tmp_path: Path) -> None:
-    before = sync_threads()
+    before, ended = sync_threads(), list[outcome.Outcome[float]]()
     with (tmp_path / "file").open("wb") as file, SyncThread() as thread:
-        thread.begin(SyncTicket(0, 0, (file,)), lambda _: None)  # type: ignore[arg-type]
+        thread.begin(SyncTicket(0, 0, (file,)), ended.append)  # type: ignore[arg-type]
         (own,) = sync_threads() - before
+    assert [result.unwrap() >= 0 for result in ended] == [True], (
+        "who waits for it is told, with the loop standing"
+    )
     with trio.fail_after(PATIENCE_S):
         while own in sync_threads():  # the system lists a thread a moment longer than it can be joined
             await trio.sleep(0.001)

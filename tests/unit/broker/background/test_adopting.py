@@ -118,8 +118,8 @@ async def test_with_threads_what_a_job_made_dirty_is_written_back_in_the_end(
     monkeypatch.setattr(Region, "write_back", lambda *about: written.append(about))
     parts = [("t", columns([NOW_MS] * 6_000, keys=[b"%c%d" % (p, k) for k in range(6_000)])) for p in b"xyz"]
     job(store, tmp_path / "staging" / JOB, parts, NOW_MS)
-    async with trio.open_nursery() as nursery:
-        with SyncThread() as thread:
+    with SyncThread() as thread:
+        async with trio.open_nursery() as nursery:
             broker = make_broker(store, tmp_path, nursery, thread)
             nursery.start_soon(broker.commit.run)
             nursery.start_soon(broker.bulk_jobs.run)
@@ -129,7 +129,6 @@ async def test_with_threads_what_a_job_made_dirty_is_written_back_in_the_end(
                     await trio.sleep(0.01)
             assert (done.is_done, done.messages) == (True, 18_000)
             nursery.cancel_scope.cancel()
-            await trio.lowlevel.checkpoint_if_cancelled()
     rows = store.tables.messages
     assert (rows.region, *rows.span(1, 18_001)) in written
     assert all(store.select.find("t", ["x5", "y5999", "z0"]))
@@ -142,15 +141,14 @@ async def test_a_damaged_job_ends_while_a_thread_looks_ahead(store: Store, tmp_p
     path = sorted(directory.glob("*.log"))[1]
     path.write_bytes(path.read_bytes().replace(b"y3000", b"y3OOO"))
     before = store.look.state_hash()
-    async with trio.open_nursery() as nursery:
-        with SyncThread() as thread:
+    with SyncThread() as thread:
+        async with trio.open_nursery() as nursery:
             broker = make_broker(store, tmp_path, nursery, thread)
             nursery.start_soon(broker.commit.run)
             nursery.start_soon(broker.bulk_jobs.run)
             with trio.fail_after(60), pytest.raises(JobDamaged, match="damaged"):
                 await broker.bulk_jobs.wait(broker.bulk_jobs.begin(JOB, 0), 60_000)
             nursery.cancel_scope.cancel()
-            await trio.lowlevel.checkpoint_if_cancelled()
     assert store.look.state_hash() == before
 
 

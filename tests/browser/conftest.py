@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,8 +46,24 @@ def chromium() -> str:
     return program
 
 
+class Launched:
+    """A Chromium that runs: another one after it has crashed, so that one test fails and not all that follow."""
+
+    def __init__(self, launch: Callable[[], Browser]) -> None:
+        self._launch = launch
+        self._browser = launch()
+
+    def running(self) -> Browser:
+        if not self._browser.is_connected():
+            self._browser = self._launch()
+        return self._browser
+
+    def close(self) -> None:
+        self._browser.close()
+
+
 @pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
+def launched(chromium: str) -> Iterator[Launched]:
     """One for each module, not for all: until it ends, playwright's loop counts as the one that runs in this thread,
     and tests elsewhere that run loops of their own fail."""
     from playwright.sync_api import expect, sync_playwright
@@ -54,9 +71,15 @@ def browser(chromium: str) -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         # Its own sandbox wants rights that containers do not have. It only sees pages of ours.
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield running
-        running.close()
+        launch = partial(playwright.chromium.launch, executable_path=chromium, args=["--no-sandbox"])
+        launched = Launched(launch)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def browser(launched: Launched) -> Browser:
+    return launched.running()
 
 
 class Site:

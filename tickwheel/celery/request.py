@@ -1,7 +1,10 @@
-"""What a worker does with a task whose retry could not be sent, because the broker's disk is full.
+"""What a worker does with a task that its broker has something to say about.
 
-Celery rejects such a task for good. But it is still at the broker, if it is acked late: so it is given back, and comes
-again when there may be room. No result is stored meanwhile, because the task has not failed.
+One whose retry could not be sent, because the broker's disk is full, Celery rejects for good. But it is still at the
+broker, if it is acked late: so it is given back, and comes again when there may be room. No result is stored meanwhile,
+because the task has not failed.
+
+One whose lease has ended before it was begun, because the worker stood still, another worker may have: it is not begun.
 """
 
 from __future__ import annotations
@@ -28,6 +31,20 @@ logger = get_logger(__name__)
 
 class Request(CeleryRequest):  # type: ignore[misc]
     """See the module."""
+
+    def revoked(self) -> bool:
+        """See Celery's, which asks before it hands a task to its pool."""
+        if super().revoked():
+            return True
+        if self.acknowledged or not isinstance(self.message, Message) or self.message.is_ours:
+            return False
+        logger.warning(
+            "Task %s[%s] is not begun: its lease ended before that, and it is delivered again",
+            self.name,
+            self.id,
+        )
+        task_ready(self)
+        return True
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """See Celery's."""

@@ -68,6 +68,16 @@ class Worker:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
 
+    def suspend(self) -> None:
+        """SIGSTOP, for all of its processes."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """The end of that."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGCONT)
+
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None

@@ -124,6 +124,37 @@ def test_leases_are_renewed_while_a_program_asks_for_events(
     reader.messages[0].ack()
 
 
+def test_a_program_that_stood_still_knows_what_another_was_given(
+    here: kombu.Connection, there: kombu.Connection, queue: str
+) -> None:
+    here.Producer().publish("once", routing_key=queue)
+    reader = Reader(here, kombu.Queue(queue))
+    reader.wait_for(1)
+    reader.consumer.cancel()
+    other = Reader(there, kombu.Queue(queue))
+    other.wait_for(1)  # when the lease has ended, after three seconds in which nothing was renewed
+    assert not reader.messages[0].is_ours
+    assert other.messages[0].is_ours
+    other.messages[0].ack()
+    assert not other.messages[0].is_ours
+
+
+def test_a_program_that_stood_still_is_not_given_again_what_it_has(
+    daemon: Daemon, here: kombu.Connection, queue: str
+) -> None:
+    here.Producer().publish("once", routing_key=queue)
+    reader = Reader(here, kombu.Queue(queue))
+    reader.wait_for(1)
+    (message,) = reader.messages
+    with tickwheel.sync.Client(daemon.url) as client:
+        (stored,) = client.browse(queue)
+        wait_until(lambda: client.message(id=stored.id).groups[0].attempts >= 2)
+        message.ack()
+        wait_until(lambda: client.group(queue, "celery").backlog == 0)
+        reader.messages.clear()
+        assert reader.has_none()
+
+
 def test_what_is_rejected_comes_again_or_becomes_a_dead_letter(
     daemon: Daemon, here: kombu.Connection, queue: str
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import tickwheel.celery
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker
 from tests.integration.daemon_harness import Daemon
+from tickwheel import BrowsedMessage
 from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT
@@ -29,6 +31,8 @@ app = Celery("app", broker=os.environ["BROKER"])
 app.conf.broker_transport_options = {
     "keepalive": float(os.environ.get("KEEPALIVE", 30)), "timeout": float(os.environ.get("TIMEOUT", 30))
 }
+if "VISIBILITY" in os.environ:
+    app.conf.broker_transport_options["visibility_timeout"] = float(os.environ["VISIBILITY"])
 app.conf.update(
     task_default_queue=os.environ["QUEUE"], task_ignore_result=True, broker_connection_retry_on_startup=True
 )
@@ -169,6 +173,47 @@ def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
     with Worker(program, place.directory, "-c", "1", BROKER=place.url, QUEUE=place.queue, OUT=str(place.out)):
         wait_until(lambda: sum(line.startswith("done") for line in place.lines()) >= 5, place.lines)
     assert {line for line in place.lines() if line.startswith("done")} == {f"done {n}" for n in range(5)}
+
+
+def attempts(client: tickwheel.sync.Client, message: BrowsedMessage) -> int:
+    """How often a message was delivered."""
+    return max((group.attempts for group in client.message(id=message.id).groups), default=0)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("pool", "is_alone"), [("prefork", False), ("solo", False), ("threads", True)])
+def test_a_worker_that_stood_still(place: Place, pool: str, is_alone: bool) -> None:
+    """For longer than its leases, 3 s. What another worker was given meanwhile it does not begin any more, and what it
+    is given again itself it does not begin again."""
+    names = [str(number) for number in range(5)]
+    all_done = {f"done {name}" for name in names}
+    arguments = "--pool", pool, "-c", "1"
+    environment = {"VISIBILITY": "6"} if pool == "solo" else {}
+    with place.worker(*arguments, **environment) as worker:
+        for name in names:
+            place.send("slow", name, 0.5 if int(name) else 3)
+        wait_until(lambda: place.lines() == ["begun 0"], place.lines)
+        worker.suspend()
+        with tickwheel.sync.Client(place.url) as client:
+            wait_until(lambda: max(map(partial(attempts, client), client.browse(place.queue))) >= 2)
+        if is_alone:
+            worker.resume()
+            wait_until(lambda: all_done <= set(place.lines()), place.lines)
+        else:
+            with place.worker(*arguments, **environment) as other:
+                wait_until(lambda: sum(line.startswith("done") for line in place.lines()) >= 2, place.lines)
+                worker.resume()
+                wait_until(lambda: all_done <= set(place.lines()), place.lines)
+                assert other.stop() == 0
+            place.send("note", "last")
+            wait_until(lambda: "last" in place.lines(), place.lines)
+        assert worker.stop() == 0
+    begun = Counter(line for line in place.lines() if line.startswith("begun"))
+    if not is_alone:
+        begun["begun 0"] = 1  # at work on it the worker stood still: the other began it, too
+    assert begun == Counter(f"begun {name}" for name in names), worker.log.read_text()
+    with tickwheel.sync.Client(place.url) as client:
+        assert client.group(place.queue, "celery").backlog == 0
 
 
 @pytest.mark.ci

@@ -483,6 +483,18 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         """See ``kombu.Consumer``."""
         return message
 
+    def still_has(self, delivery_tag: str) -> bool:
+        """Whether what was handed out with this tag is un-acked and leased to this process; see
+        `Connection.still_has`. What is not is forgotten."""
+        held = self._unacked.get(delivery_tag)
+        if held is None or self.connection is None:
+            return False
+        if self.connection.still_has(*held, int(delivery_tag.rpartition("-")[2])):
+            return True
+        self._unacked.pop(delivery_tag, None)
+        self._settled()
+        return False
+
     # -- settling: nothing here waits for the broker --
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from operator import itemgetter
@@ -284,7 +285,7 @@ class Connection:
             _, message = self._ready[feed].popleft()
         except (KeyError, IndexError):  # a callback has asked for events, too, or cancelled the consumer
             return False
-        if not self.leases.holds(feed.acks, message.id):
+        if not self.still_has(feed.acks, message.id, message.epoch):
             return False  # lost while it waited here
         consumer = self._consumers.get(feed)
         if consumer is None:
@@ -357,7 +358,7 @@ class Connection:
         for feed, waiting in self._ready.items():
             while feed.acks is acks and waiting:
                 _, message = waiting.popleft()
-                if self.leases.holds(acks, message.id):
+                if self.still_has(acks, message.id, message.epoch):
                     return message
         return None
 
@@ -403,11 +404,26 @@ class Connection:
         self.change(lambda: self.leases.add(acks, answer.delivery.ids, answer.delivery.epochs))
         return next(iter(Batch(answer.delivery, topic, acks)))
 
+    def still_has(self, acks: AckQueue, message_id: int, came_with: int) -> bool:
+        """Whether a message that came with this epoch is leased to this connection. Asks the broker if its lease may
+        have ended. Without a connection it is believed to last: a broker that is started again keeps leases."""
+        if not self.leases.holds(acks, message_id, came_with):
+            return False
+        if self.leases.may_have_ended(acks, message_id) and self._session.is_connected:
+            with suppress(NotConnected, ClientClosed):
+                self.run(self._renewal(acks))
+        return self.leases.holds(acks, message_id, came_with)
+
+    async def _renewal(self, acks: AckQueue) -> None:
+        for call in self.leases.renew(acks):
+            await call.done.wait()
+
     # -- settling: nothing here waits --
 
     def ack(self, acks: AckQueue, message_id: int) -> None:
         """Acks a message. Raises ClientClosed."""
-
+        if self.leases.may_have_ended(acks, message_id) and self._session.is_connected:
+            self._session.turn()  # it was perhaps leased anew
         self.change(lambda: self._ack(acks, message_id))
 
     def _ack(self, acks: AckQueue, message_id: int) -> None:

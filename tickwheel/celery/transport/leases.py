@@ -2,6 +2,9 @@
 
 A lease is renewed as long as its message is held here, however long its task runs; that ends with the process. Where
 nothing can renew leases, because tasks block the loop, each message is given a long lease when it comes.
+
+A process that stood still (a machine that was moved, a debugger) does not know what became of its leases: the broker is
+asked before such a message is worked on.
 """
 
 from __future__ import annotations
@@ -23,6 +26,21 @@ logger = logging.getLogger("tickwheel.celery")
 
 _EXTENDED: Final = "extended"
 _SHORTEST_S: Final = 0.25
+_MARGIN: Final = 0.1
+"""Of a lease: with less than this left it may have ended before anything can be done."""
+
+
+class _Held:
+    """A message."""
+
+    __slots__ = ("came_with", "epoch", "until")
+
+    def __init__(self, epoch: int, until: float) -> None:
+        self.came_with = epoch
+        """The epoch that it was handed out with."""
+        self.epoch = epoch
+        self.until = until
+        """Its lease surely lasts until then."""
 
 
 class Leases:
@@ -31,8 +49,8 @@ class Leases:
     def __init__(self, conversation: Conversation, visibility_timeout_s: float | None) -> None:
         self._conversation = conversation
         self._visibility_s = visibility_timeout_s
-        self._held: dict[AckQueue, dict[int, int]] = {}
-        """The epoch of each message, by its id."""
+        self._held: dict[AckQueue, dict[int, _Held]] = {}
+        """By the ids of messages."""
         self._lease_s = math.inf
         self._turned_at = -math.inf
 
@@ -57,13 +75,20 @@ class Leases:
 
     def add(self, acks: AckQueue, ids: Sequence[int], epochs: Sequence[int]) -> list[bool]:
         """These came. For each whether it is new; else it is held already, and was only leased anew, because its lease
-        had ended while there was no connection."""
+        had ended while there was no connection, or while this process stood still."""
         now = self._conversation.waits.now()
         if not self._held:
             self._turned_at = now
+        until = self._lease_s + (self._conversation.arrived_at if self._conversation.is_connected else now)
         held = self._held.setdefault(acks, {})
-        are_new = [message_id not in held for message_id in ids]
-        held.update(zip(ids, epochs, strict=True))
+        are_new = []
+        for message_id, epoch in zip(ids, epochs, strict=True):
+            one = held.get(message_id)
+            are_new.append(one is None)
+            if one is None:
+                held[message_id] = _Held(epoch, until)
+            else:
+                one.epoch, one.until = epoch, until
         if self._visibility_s is not None:
             self._extend(acks, list(zip(ids, epochs, strict=True)), self._visibility_s)
         return are_new
@@ -71,14 +96,21 @@ class Leases:
     def take(self, acks: AckQueue, message_id: int) -> int | None:
         """No longer held: it is settled now. Its epoch; None: it was lost before."""
         held = self._held.get(acks)
-        epoch = None if held is None else held.pop(message_id, None)
+        one = None if held is None else held.pop(message_id, None)
         if held is not None and not held:
             del self._held[acks]
-        return epoch
+        return None if one is None else one.epoch
 
-    def holds(self, acks: AckQueue, message_id: int) -> bool:
-        """Whether a message is held."""
-        return message_id in self._held.get(acks, ())
+    def holds(self, acks: AckQueue, message_id: int, came_with: int) -> bool:
+        """Whether a message that came with this epoch is held."""
+        one = self._held.get(acks, {}).get(message_id)
+        return one is not None and one.came_with == came_with
+
+    def may_have_ended(self, acks: AckQueue, message_id: int) -> bool:
+        """Whether it is not known that the lease of a message that is held lasts."""
+        one = self._held.get(acks, {}).get(message_id)
+        margin_s = 0.0 if math.isinf(self._lease_s) else _MARGIN * self._lease_s
+        return one is not None and self._conversation.waits.now() + margin_s > one.until
 
     def forget_all(self) -> None:
         """Nothing is held any more."""
@@ -89,19 +121,33 @@ class Leases:
         if now < self.due_at:
             return
         self._turned_at = now
-        for acks, held in self._held.items():
-            self._extend(acks, list(held.items()), self._visibility_s or self._lease_s)
+        for acks in self._held:
+            self.renew(acks)
 
-    def _extend(self, acks: AckQueue, receipts: list[tuple[int, int]], for_s: float) -> None:
+    def renew(self, acks: AckQueue) -> list[RequestCall]:
+        """Renews the leases of all that is held of a group. When these calls are done it is known which last."""
+        receipts = [(message_id, one.epoch) for message_id, one in self._held.get(acks, {}).items()]
+        return self._extend(acks, receipts, self._visibility_s or self._lease_s)
+
+    def _extend(self, acks: AckQueue, receipts: list[tuple[int, int]], for_s: float) -> list[RequestCall]:
+        now, deadline = self._conversation.waits.now(), self._conversation.deadline()
+        calls: list[RequestCall] = []
         for at in range(0, len(receipts), MAX_IDS_A_REQUEST):
             some = receipts[at : at + MAX_IDS_A_REQUEST]
-            self._conversation.submit(_ExtendCall(self, acks, some, for_s, self._conversation.deadline()))
+            calls.append(_ExtendCall(self, acks, some, now, for_s, deadline))
+            self._conversation.submit(calls[-1])
+        return calls
 
-    def extended(self, acks: AckQueue, receipts: Sequence[tuple[int, int]], results: Sequence[str]) -> None:
+    def extended(
+        self, acks: AckQueue, receipts: Sequence[tuple[int, int]], results: Sequence[str], until: float
+    ) -> None:
         """What the broker said of a renewal."""
         for (message_id, epoch), result in zip(receipts, results, strict=True):
-            held = self._held.get(acks, {})
-            if result == _EXTENDED or held.get(message_id) != epoch:
+            one = self._held.get(acks, {}).get(message_id)
+            if one is None or one.epoch != epoch:
+                continue
+            if result == _EXTENDED:
+                one.until = max(one.until, until)
                 continue
             logger.warning("message %d of group %r is lost: %s", message_id, acks.group_name, result)
             self.take(acks, message_id)
@@ -146,13 +192,14 @@ def give_back(
 class _ExtendCall(RequestCall):
     """EXTEND, not awaited."""
 
-    __slots__ = ("_acks", "_leases", "_receipts")
+    __slots__ = ("_acks", "_leases", "_receipts", "_until")
 
     def __init__(
         self,
         leases: Leases,
         acks: AckQueue,
         receipts: list[tuple[int, int]],
+        now: float,
         for_s: float,
         deadline: float,
     ) -> None:
@@ -167,11 +214,12 @@ class _ExtendCall(RequestCall):
         )
         super().__init__(request, deadline)
         self._leases, self._acks, self._receipts = leases, acks, receipts
+        self._until = now + for_s
 
     def answered(self, body: AnswerBody) -> None:
         super().answered(body)
         assert isinstance(body, ExtendOk)
-        self._leases.extended(self._acks, self._receipts, body.results)
+        self._leases.extended(self._acks, self._receipts, body.results, self._until)
 
     def failed(self, error: TickwheelError) -> None:
         logger.debug("leases were not renewed: %s", error)

@@ -67,6 +67,11 @@ class Message(base.Message):  # type: ignore[misc]
                 raise DecodeError(fault)
         return payload
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is un-acked and leased to this process: then no other has it. May ask the broker."""
+        return self.channel is not None and self.channel.still_has(self.delivery_tag)
+
     def ack(self, multiple: bool = False) -> None:
         """See ``kombu.Message``."""
         if CHECKS and self.fault and not multiple:

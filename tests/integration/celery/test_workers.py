@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +60,13 @@ def parent(text):
 def slow(text, for_s):
     note("begun " + text)
     time.sleep(for_s)
+    note("done " + text)
+
+@app.task(name="dies", acks_late=True, reject_on_worker_lost=True, bind=True)
+def dies(self, text):
+    note("begun " + text)
+    if not self.request.delivery_info["redelivered"]:
+        os.kill(os.getpid(), 9)
     note("done " + text)
 """
 
@@ -178,6 +186,44 @@ def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
 def attempts(client: tickwheel.sync.Client, message: BrowsedMessage) -> int:
     """How often a message was delivered."""
     return max((group.attempts for group in client.message(id=message.id).groups), default=0)
+
+
+@pytest.mark.ci
+def test_a_process_of_the_pool_that_is_killed(place: Place) -> None:
+    """With `reject_on_worker_lost` its task comes again at once, also to the same worker."""
+    with place.worker("--pool", "prefork", "-c", "1") as worker:
+        place.send("dies", "it")
+        wait_until(lambda: "done it" in place.lines(), place.lines)
+        assert place.lines() == ["begun it", "begun it", "done it"]
+        assert worker.stop() == 0
+    with tickwheel.sync.Client(place.url) as client:
+        assert client.group(place.queue, "celery").backlog == 0
+
+
+@pytest.mark.ci
+def test_commands_while_the_broker_is_started_again(tmp_path: Path, queue: str) -> None:
+    """A revoke that is sent while it is down arrives, and workers answer at once when it is back."""
+    daemon = Daemon(tmp_path / "data", ack_wait="30s")
+    with daemon:
+        daemon._settings["listen_port"] = int(daemon.url.rpartition(":")[2])
+        place = Place(daemon.url, queue, tmp_path)
+        with place.app, place.worker("--pool", "prefork", "-c", "1") as worker:
+            place.send("slow", "first", 5)
+            revoked = place.app.send_task("slow", ("second", 0), queue=queue).id
+            wait_until(lambda: "begun first" in place.lines(), place.lines)
+            daemon.kill()
+            starting = threading.Timer(0.5, daemon.start)
+            starting.start()
+            place.app.control.revoke(revoked)
+            starting.join()
+            (active,) = place.app.control.inspect(timeout=20, limit=1).active().values()
+            assert [task["args"][0] for task in active] == ["first"]
+            place.send("note", "last")
+            wait_until(lambda: "last" in place.lines(), place.lines)
+            assert place.lines() == ["begun first", "done first", "last"]
+            assert worker.stop() == 0
+        with tickwheel.sync.Client(daemon.url) as client:
+            assert client.group(queue, "celery").backlog == 0
 
 
 @pytest.mark.ci

@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _pythons_own() -> Iterator[None]:
-    """Handlers as in a new program, whatever other tests have left."""
+    """Handlers as in a new program: Spark, for example, leaves one for Ctrl-C."""
     numbers = signal.SIGTERM, signal.SIGINT
     before = [
         signal.signal(number, one)

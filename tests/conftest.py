@@ -71,8 +71,10 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _same_priority() -> Iterator[None]:
-    """What a test sets for its process stays for all that come after it and for what they start: they would be late."""
+def _process_of_its_own() -> Iterator[None]:
+    """What a test sets for its process stays for all that come after it and for what they start. With another priority
+    they would be late; Ctrl-C does with the handler that Spark leaves what it never does in a program without."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     assert os.getpriority(os.PRIO_PROCESS, 0) == before

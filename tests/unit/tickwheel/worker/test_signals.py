@@ -5,26 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from tickwheel.worker.signals import told, told_by_signals
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def _pythons_own() -> Iterator[None]:
-    """Handlers as in a new program: Spark, for example, leaves one for Ctrl-C."""
-    numbers = signal.SIGTERM, signal.SIGINT
-    before = [
-        signal.signal(number, one)
-        for number, one in zip(numbers, (signal.SIG_DFL, signal.default_int_handler), strict=True)
-    ]
-    yield
-    for number, one in zip(numbers, before, strict=True):
-        signal.signal(number, one)
 
 
 def test_stop_may_want_what_the_main_thread_holds() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.run import profile
 from tests.support.run.order import LONG_S
-from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, TAKE_TURNS, has_its_day, is_left_out
+from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, TAKE_TURNS, TURNS, has_its_day, is_left_out
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -52,21 +52,22 @@ def test_a_quick_run_has_each_database_and_each_loop_and_in_two_days_all_pairs(
 
 @pytest.mark.parametrize("folder", ["tests/spark", "tests/integration"])
 def test_tests_that_take_turns_have_their_days(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"{folder}/test_a.py::test_{number}" for number in range(40)]
+    names = [f"{folder}/test_a.py::test_{number}" for number in range(60)]
     days = []
     monkeypatch.setattr(profile, "PROFILE", profile.QUICK)
-    for day in ("7", "8", "9", "10"):
+    turns = TURNS[profile.QUICK]
+    for day in map(str, range(7, 8 + turns)):
         monkeypatch.setenv("TICKWHEEL_DAY", day)
         days.append({name for name in names if has_its_day(name)})
         assert all(has_its_day(f"{name}[1]") == has_its_day(f"{name}[2]") for name in names)
         assert has_its_day("tests/unit/test_a.py::test_b")
-        assert 5 < len(days[-1]) < 25
-    assert days[0] == days[3]
-    assert sum(map(len, days[:3])) == len(set().union(*days)) == len(names)
+        assert 5 < len(days[-1]) < 30
+    assert days[0] == days[turns]
+    assert sum(map(len, days[:turns])) == len(set().union(*days)) == len(names)
     monkeypatch.setattr(profile, "PROFILE", profile.CI)
     (one, other) = (set(filter(has_its_day, names)) for _ in _days(monkeypatch, "7", "8"))
     assert one | other == set(names)
-    assert 5 < len(one) < 35
+    assert 5 < len(one) < 55
     assert not one & other
     monkeypatch.setattr(profile, "PROFILE", profile.SOAK)
     assert all(map(has_its_day, names))

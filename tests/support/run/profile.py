@@ -33,7 +33,7 @@ TAKE_TURNS: Final = (
     "tests/spark/",
 )
 """Tests of whole processes, and defects that are planted, take longer than all the rest of a quick run."""
-TURNS: Final = {QUICK: 5, CI: 2, SOAK: 1}
+TURNS: Final = {QUICK: 6, CI: 2, SOAK: 1}
 """One in so many of them is in each day's runs."""
 
 
@@ -47,10 +47,10 @@ class Amount(NamedTuple):
 
 
 AMOUNTS: Final = {
-    "seeds": Amount("seeds of the simulator", 32, 80, 200),
-    "cluster_seeds": Amount("seeds of the simulator with a cluster", 32, 60, 200),
-    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 3, 8, 200),
-    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 3, 6, 200),
+    "seeds": Amount("seeds of the simulator", 24, 80, 200),
+    "cluster_seeds": Amount("seeds of the simulator with a cluster", 24, 60, 200),
+    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 2, 8, 200),
+    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 2, 6, 200),
     "repeated_s": Amount("simulated seconds of a seed that is run twice", 12, 36, 72),
     "kills": Amount("kills of the daemon under load", 10, 25, 1_000),
     "web_kills": Amount("kills of the web process, and of the broker under it", 3, 6, 200),
@@ -70,7 +70,7 @@ AMOUNTS: Final = {
     "queue_kills": Amount("rounds of kills of a queue's consumers", 2, 3, 100),
     "cluster_kills": Amount("kills of nodes of a cluster, and of Kafka", 4, 10, 300),
     "cluster_runs": Amount("runs of three nodes on an arbitrary assigner", 4, 10, 1_000),
-    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 2, 4, 200),
+    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 1, 4, 200),
     "cluster_harms": Amount("harms of each of nine kinds to the daemons of a cluster", 1, 2, 20),
     "queries": Amount("queries beside purges", 2, 5, 50),
     "overload_s": Amount("seconds of each kind of overload", 2, 2, 30),

@@ -39,7 +39,7 @@ def register() -> None:
     worker_init.connect(lease_for_solo, weak=False, dispatch_uid="tickwheel.solo")
     worker_init.connect(renew_while_stopping, weak=False, dispatch_uid="tickwheel.stopping")
     worker_init.connect(check_tasks, weak=False, dispatch_uid="tickwheel.check")
-    worker_init.connect(take_requests, weak=False, dispatch_uid="tickwheel.request")
+    worker_init.connect(replace_request, weak=False, dispatch_uid="tickwheel.request")
     worker_process_shutdown.connect(end_own_queues, weak=False, dispatch_uid="tickwheel.exit")
 
 
@@ -54,7 +54,7 @@ def lease_for_solo(sender: Any = None, **_: Any) -> None:
         sender.app.conf.broker_transport_options = options
 
 
-def take_requests(sender: Any = None, **_: Any) -> None:
+def replace_request(sender: Any = None, **_: Any) -> None:
     """For the signal ``worker_init``: see `tickwheel.celery.request`. A ``Request`` of the app's own stays."""
     from tickwheel.celery.request import CELERYS, REQUEST  # only workers need it
 

@@ -17,7 +17,7 @@ def test_retries_are_given_back_unless_the_app_has_a_request_of_its_own() -> Non
     assert plain.Task.Request == CELERYS  # so it is still called
     own.Task.Request = "shop.requests:Request"
     for app in (plain, own):
-        registration.take_requests(SimpleNamespace(app=app))
+        registration.replace_request(SimpleNamespace(app=app))
     assert (plain.Task.Request, own.Task.Request) == (REQUEST, "shop.requests:Request")
 
 

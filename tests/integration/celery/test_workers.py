@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +59,13 @@ def parent(text):
 def slow(text, for_s):
     note("begun " + text)
     time.sleep(for_s)
+    note("done " + text)
+
+@app.task(name="held", acks_late=True)
+def held(text):
+    note("begun " + text)
+    while not os.path.exists(os.environ["OUT"] + ".go"):
+        time.sleep(0.05)
     note("done " + text)
 
 @app.task(name="dies", acks_late=True, reject_on_worker_lost=True, bind=True)
@@ -202,22 +208,22 @@ def test_a_process_of_the_pool_that_is_killed(place: Place) -> None:
 
 @pytest.mark.ci
 def test_commands_while_the_broker_is_started_again(tmp_path: Path, queue: str) -> None:
-    """A revoke that is sent while it is down arrives, and workers answer at once when it is back."""
+    """Workers that have not yet found that it is back get a revoke, and answer."""
     daemon = Daemon(tmp_path / "data", ack_wait="30s")
     with daemon:
         daemon._settings["listen_port"] = int(daemon.url.rpartition(":")[2])
         place = Place(daemon.url, queue, tmp_path)
         with place.app, place.worker("--pool", "prefork", "-c", "1") as worker:
-            place.send("slow", "first", 5)
+            place.send("held", "first")
             revoked = place.app.send_task("slow", ("second", 0), queue=queue).id
+            worker.wait_for(" received", times=2)  # else its lease ends first, and it is delivered again
             wait_until(lambda: "begun first" in place.lines(), place.lines)
             daemon.kill()
-            starting = threading.Timer(0.5, daemon.start)
-            starting.start()
+            daemon.start()
             place.app.control.revoke(revoked)
-            starting.join()
             (active,) = place.app.control.inspect(timeout=20, limit=1).active().values()
             assert [task["args"][0] for task in active] == ["first"]
+            place.out.with_suffix(".txt.go").touch()
             place.send("note", "last")
             wait_until(lambda: "last" in place.lines(), place.lines)
             assert place.lines() == ["begun first", "done first", "last"]

@@ -13,6 +13,7 @@ import pytest
 
 import tickwheel.celery
 import tickwheel.sync
+from tests.integration.celery.conftest import attempts
 from tests.integration.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
@@ -52,6 +53,14 @@ class Reader:
         with pytest.raises(TimeoutError):
             self._connection.drain_events(timeout=0.1)
         return not self.messages
+
+
+def reader_of_one(connection: kombu.Connection, queue: str) -> Reader:
+    """It has a message."""
+    connection.Producer().publish("once", routing_key=queue)
+    reader = Reader(connection, kombu.Queue(queue))
+    reader.wait_for(1)
+    return reader
 
 
 def test_a_fanout_reaches_queues_that_the_sender_does_not_know(
@@ -112,9 +121,7 @@ def test_leases_are_renewed_while_a_program_asks_for_events(
     here: kombu.Connection, there: kombu.Connection, queue: str
 ) -> None:
     """A lease lasts three seconds here, so in four it has been renewed or lost."""
-    here.Producer().publish("once", routing_key=queue)
-    reader = Reader(here, kombu.Queue(queue))
-    reader.wait_for(1)
+    reader = reader_of_one(here, queue)
     other = Reader(there, kombu.Queue(queue))
     until = time.monotonic() + 4
     while time.monotonic() < until:
@@ -127,9 +134,7 @@ def test_leases_are_renewed_while_a_program_asks_for_events(
 def test_a_program_that_stood_still_knows_what_another_was_given(
     here: kombu.Connection, there: kombu.Connection, queue: str
 ) -> None:
-    here.Producer().publish("once", routing_key=queue)
-    reader = Reader(here, kombu.Queue(queue))
-    reader.wait_for(1)
+    reader = reader_of_one(here, queue)
     reader.consumer.cancel()
     other = Reader(there, kombu.Queue(queue))
     other.wait_for(1)  # when the lease has ended, after three seconds in which nothing was renewed
@@ -142,13 +147,10 @@ def test_a_program_that_stood_still_knows_what_another_was_given(
 def test_a_program_that_stood_still_is_not_given_again_what_it_has(
     daemon: Daemon, here: kombu.Connection, queue: str
 ) -> None:
-    here.Producer().publish("once", routing_key=queue)
-    reader = Reader(here, kombu.Queue(queue))
-    reader.wait_for(1)
+    reader = reader_of_one(here, queue)
     (message,) = reader.messages
     with tickwheel.sync.Client(daemon.url) as client:
-        (stored,) = client.browse(queue)
-        wait_until(lambda: client.message(id=stored.id).groups[0].attempts >= 2)
+        wait_until(lambda: attempts(client, queue) >= 2)
         message.ack()
         wait_until(lambda: client.group(queue, "celery").backlog == 0)
         reader.messages.clear()

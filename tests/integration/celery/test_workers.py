@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from celery import Celery
 
 import tickwheel.celery
 import tickwheel.sync
-from tests.integration.celery.conftest import Worker
+from tests.integration.celery.conftest import Worker, attempts
 from tests.integration.daemon_harness import Daemon
-from tickwheel import BrowsedMessage
 from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT
@@ -189,11 +187,6 @@ def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
     assert {line for line in place.lines() if line.startswith("done")} == {f"done {n}" for n in range(5)}
 
 
-def attempts(client: tickwheel.sync.Client, message: BrowsedMessage) -> int:
-    """How often a message was delivered."""
-    return max((group.attempts for group in client.message(id=message.id).groups), default=0)
-
-
 @pytest.mark.ci
 def test_a_process_of_the_pool_that_is_killed(place: Place) -> None:
     """With `reject_on_worker_lost` its task comes again at once, also to the same worker."""
@@ -247,7 +240,7 @@ def test_a_worker_that_stood_still(place: Place, pool: str, is_alone: bool) -> N
         wait_until(lambda: place.lines() == ["begun 0"], place.lines)
         worker.suspend()
         with tickwheel.sync.Client(place.url) as client:
-            wait_until(lambda: max(map(partial(attempts, client), client.browse(place.queue))) >= 2)
+            wait_until(lambda: attempts(client, place.queue) >= 2)
         if is_alone:
             worker.resume()
             wait_until(lambda: all_done <= set(place.lines()), place.lines)

@@ -1,4 +1,5 @@
-"""What a connection holds un-acked, and the renewal of its leases: all of a group in one request, which is not awaited.
+"""What a connection holds un-acked, and the renewal of its leases: all of a group in one request. It is awaited only
+where its answer must be known.
 
 A lease is renewed as long as its message is held here, however long its task runs; that ends with the process. Where
 nothing can renew leases, because tasks block the loop, each message is given a long lease when it comes.
@@ -103,14 +104,17 @@ class Leases:
 
     def holds(self, acks: AckQueue, message_id: int, came_with: int) -> bool:
         """Whether a message that came with this epoch is held."""
-        one = self._held.get(acks, {}).get(message_id)
+        one = self._find(acks, message_id)
         return one is not None and one.came_with == came_with
 
     def may_have_ended(self, acks: AckQueue, message_id: int) -> bool:
         """Whether it is not known that the lease of a message that is held lasts."""
-        one = self._held.get(acks, {}).get(message_id)
-        margin_s = 0.0 if math.isinf(self._lease_s) else _MARGIN * self._lease_s
-        return one is not None and self._conversation.waits.now() + margin_s > one.until
+        one = self._find(acks, message_id)
+        return one is not None and self._conversation.waits.now() + _MARGIN * self._lease_s > one.until
+
+    def _find(self, acks: AckQueue, message_id: int) -> _Held | None:
+        held = self._held.get(acks)
+        return None if held is None else held.get(message_id)
 
     def forget_all(self) -> None:
         """Nothing is held any more."""
@@ -143,7 +147,7 @@ class Leases:
     ) -> None:
         """What the broker said of a renewal."""
         for (message_id, epoch), result in zip(receipts, results, strict=True):
-            one = self._held.get(acks, {}).get(message_id)
+            one = self._find(acks, message_id)
             if one is None or one.epoch != epoch:
                 continue
             if result == _EXTENDED:
@@ -190,7 +194,7 @@ def give_back(
 
 
 class _ExtendCall(RequestCall):
-    """EXTEND, not awaited."""
+    """EXTEND. Where it is awaited, for its `done`."""
 
     __slots__ = ("_acks", "_leases", "_receipts", "_until")
 

@@ -29,9 +29,8 @@ WIRE_SOURCES := $(wildcard gateway/native/wire/*.c gateway/native/wire/*.h gatew
 # More words for the program behind a target, for example: make test TEST_ARGS="-k wheel -x"
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Many tests wait for a disk or a clock, so there are more processes than cores. tests/support/run/order.py says which tests
-# share one, and which go first.
-TEST_JOBS ?= $(shell expr $$(nproc) \* 2 + 1)
+# tests/support/run/lanes.py says which tests run beside each other, order.py which share a process, and which go first.
+TEST_JOBS ?= $(shell nproc)
 # Hundreds of processes that compile everything anew would take longer than what they are tested for.
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
@@ -49,8 +48,12 @@ demo: $(VENV)/.flights $(VENV)/.compiled ## Replay one real day of New York depa
 	@$(BIN)/tickwheel demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser ## Run all tests but the long ones (TEST_ARGS="-k wheel")
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) $(TEST_ARGS)
+test: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser ## Run what protects a commit, in minutes (TEST_ARGS="-k wheel", TICKWHEEL_PROFILE=ci)
+	$(BIN)/python -m tests.support.run.gate --jobs $(TEST_JOBS) $(TEST_ARGS)
+
+.PHONY: durations
+durations: $(VENV)/.dev ## Write down what the last `make test` took, for the order of the next
+	$(BIN)/python -m tests.support.run.gate --durations
 
 .PHONY: lint
 lint: $(VENV)/.dev $(VENV)/.compiled ## Check style and formatting
@@ -66,8 +69,12 @@ bench: $(VENV)/.dev $(VENV)/.compiled ## Measure throughput, lateness and memory
 	$(BIN)/python -m tickwheel_bench $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser ## Run the long tests: more crashes, more generated examples
+soak: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled $(VENV)/.flights $(VENV)/.java $(VENV)/.databases $(VENV)/.browser ## Run the long tests: more crashes, more generated examples, seeds that are drawn
 	TICKWHEEL_PROFILE=soak $(BIN)/pytest --timeout=3600 -o faulthandler_timeout=3500 $(TEST_ARGS)
+
+.PHONY: nightly
+nightly: $(VENV)/.dev $(VENV)/.compiled ## Run what a maintainer runs each night: drawn seeds, other projects' suites, generated clients, benchmarks
+	.ci/nightly
 
 # The sanitized extension lives in a copy of the package, so that the ordinary one stays as it is. Leaks are not
 # looked for: the interpreter itself holds memory until the end. The fuzz target of HTTP/2, which allocates, looks for them.
@@ -84,7 +91,7 @@ sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under AS
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native:$(SANITIZED)/gateway $(BIN)/python -c \
 	    'import tickwheel_native._native as n, tickwheel_gateway._wire as w; assert "sanitize" in n.__file__ and "sanitize" in w.__file__, w.__file__; print("testing", n.__file__, w.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" $(wildcard tests/unit/native tests/unit/timerlog tests/unit/gateway/transport tests/unit/gateway/wire tests/model) $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" tests/unit/native tests/unit/gateway/transport tests/unit/gateway/wire tests/model $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)

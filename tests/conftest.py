@@ -4,15 +4,17 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.clients import forking
-from tests.support.run import crashes
+from tests.support.run import crashes, lanes, profile
 from tests.support.run.order import LongestFirst, longest_first
-from tests.support.run.profile import CI, PROFILE, SOAK, amount, has_its_day, is_left_out, today
+from tests.support.run.outcomes import Outcomes
+from tests.support.run.profile import DRAWS, PROFILE, SEED, SOAK, amount
 from tests.support.run.run_folder import RunFolder
 from timerlog.files.holes import Holes
 
@@ -23,24 +25,36 @@ Holes.are_read_only = True
 settings.register_profile(
     PROFILE,
     deadline=None,
+    derandomize=not DRAWS,
+    database=None if not DRAWS else settings().database,
     max_examples=amount("examples"),
     suppress_health_check=[HealthCheck.too_slow] if PROFILE == SOAK else [],
 )
 settings.load_profile(PROFILE)
 
-_RUNS_IN = {"ci": (CI, SOAK), "soak": (SOAK,)}
-"""Markers, and the profiles that run what they mark."""
 _FOLDER = pytest.StashKey[RunFolder]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--cluster`: see `tests/support/cluster/in_a_cluster.py`."""
+    """`--cluster`: see `tests/support/cluster/in_a_cluster.py`; the others: see their help."""
     parser.addoption(
         "--cluster",
         default=0,
         type=int,
         metavar="NODES",
         help="run the tests of tests/integration whose server can be a cluster against one, of 1 or 2 nodes",
+    )
+    parser.addoption(
+        "--lane",
+        choices=lanes.LANES,
+        metavar="LANE",
+        help="run the tests of one lane of `make test`: see tests/support/run/lanes.py",
+    )
+    parser.addoption(
+        "--outcomes",
+        type=Path,
+        metavar="FOLDER",
+        help="write how tests ended, and processor seconds by file: see tests/support/run/outcomes.py",
     )
 
 
@@ -51,11 +65,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(crashes)
-    if hasattr(config, "workerinput"):
+    is_worker = hasattr(config, "workerinput")
+    folder: Path | None = config.option.outcomes
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        config.pluginmanager.register(Outcomes(None if is_worker else folder))
+    if is_worker:
         return
-    folder = config.stash[_FOLDER] = RunFolder()
+    place = config.stash[_FOLDER] = RunFolder()
     if config.option.basetemp is None:
-        config.option.basetemp = str(folder.path / "t")  # short: sockets in it have short paths
+        config.option.basetemp = str(place.path / "t")  # short: sockets in it have short paths
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,8 +108,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_report_header() -> str:
-    """What repeats this run on another day."""
-    return f"tickwheel: TICKWHEEL_PROFILE={PROFILE} TICKWHEEL_DAY={today()}"
+    """What repeats this run."""
+    return f"tickwheel: TICKWHEEL_PROFILE={PROFILE}" + (f" TICKWHEEL_SEED={SEED}" if SEED else "")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -99,20 +118,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst
     return LongestFirst(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even load what this run does not hold."""
+    if is_asked_for(config) or collection_path.suffix != ".py":
+        return None
+    node = collection_path.relative_to(config.rootpath).as_posix()
+    is_held = lanes.may_hold(node, collection_path, config.option.lane) and profile.may_hold(
+        node, collection_path
+    )
+    return None if is_held else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what this profile leaves to others, and begin with what takes long."""
+    """Leave to other profiles and lanes what this run does not hold, and begin with what takes long."""
     longest_first(items)
-    is_asked_for = bool(config.option.file_or_dir or config.option.keyword)
-    for marker, profiles in _RUNS_IN.items():
-        if PROFILE not in profiles:
-            skip = pytest.mark.skip(reason=f"runs with TICKWHEEL_PROFILE={profiles[0]}")
-            for item in items:
-                if item.get_closest_marker(marker) is not None:
-                    item.add_marker(skip)
+    is_asked = is_asked_for(config)
+    held: list[pytest.Item] = []
+    left: list[pytest.Item] = []
     for item in items:
-        if not is_asked_for and not has_its_day(item.nodeid):
-            item.add_marker(pytest.mark.skip(reason="another day, and when it is asked for"))
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            parameters = item.callspec.params.values()
-            if is_left_out(f"{item.path.name}::{item.originalname}", parameters):
-                item.add_marker(pytest.mark.skip(reason="another day, and with TICKWHEEL_PROFILE=ci"))
+        marks = {mark.name for mark in item.iter_markers()}
+        given = getattr(item, "callspec", None)
+        parameters = () if given is None else given.params.values()
+        is_held = lanes.holds(item.nodeid, marks, config.option.lane) and profile.holds(
+            item.nodeid, marks, parameters, is_asked_for=is_asked
+        )
+        (held if is_held else left).append(item)
+    items[:] = held
+    if left:
+        config.hook.pytest_deselected(items=left)
+
+
+def is_asked_for(config: pytest.Config) -> bool:
+    """Whether somebody names what runs, by file or keyword."""
+    return bool(config.option.file_or_dir or config.option.keyword)

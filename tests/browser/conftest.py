@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import pytest
@@ -124,11 +124,3 @@ def strangers(browser: Browser, site: Site) -> Iterator[Tabs]:
     """Tabs of somebody who has not logged in."""
     with Tabs(browser, site.url, "") as found:
         yield found
-
-
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Browsers are slow: all tests but those that say otherwise run in CI."""
-    folder = Path(__file__).parent
-    for item in items:
-        if item.path.parent == folder and item.get_closest_marker("always") is None:
-            item.add_marker(pytest.mark.ci)

@@ -12,7 +12,7 @@ from tests.browser.tabs import Tabs, press, violations
 from tickwheel import sync
 
 
-@pytest.mark.always
+@pytest.mark.quick
 def test_coming_in_looking_and_leaving(strangers: Tabs, site: Site) -> None:
     """The one test that runs each time: log-in, live figures, the content policy, and axe."""
     from playwright.sync_api import expect

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from tests.unit.gateway.transport.conftest import require
 from tests.unit.gateway.transport.test_grpcio import Running
 from tickwheel_gateway.transport.stacks import VARIABLE
 
-pytestmark = pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop")
+pytestmark = pytest.mark.interop
 
 NO_BODY: Final = {
     "2: Sends a WINDOW_UPDATE frame on half-closed (remote) stream",

@@ -1,36 +1,83 @@
-"""Seeds that every run of the tests goes through, in equal parts, so that as many processes share them.
-
-Each day has its own, and all runs of a day have the same."""
+"""Seeds of the simulator in tests: what each must show, and how a world is run until something has happened in it."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 import pytest
 
-from tests.support.run.profile import amount, today
-from tickwheel_simulation.run import run_seed
+from tests.support.run.profile import SEED, amount
+from tickwheel_simulation.run import Report, run_seed
 
-SEEDS, CLUSTER_SEEDS = amount("seeds"), amount("cluster_seeds")
-FIRST_SEED = today() * 1_000
-PARTS, CLUSTER_PARTS = 4, 3
-HOURS = 0.0025
-CLUSTER_HOURS = 0.0015
-"""What a seed of a cluster takes is mostly its starts and its end."""
+MANY = 40
+"""So many seeds are tried until each of some events has happened: most of them happen in the first few."""
 
 
-def part(number: int) -> pytest.MarkDecorator:
-    """The seeds of one part, counted from the day's first."""
-    return pytest.mark.parametrize("seed", range(number, SEEDS, PARTS))
+@dataclass(frozen=True)
+class World:
+    """What a seed is run in: see ``run_seed``."""
+
+    hours: float
+    is_cluster: bool = False
+    has_endpoint: bool = False
+    has_gateway: bool = False
+
+    def run(self, seed: int) -> Report:
+        return run_seed(
+            seed,
+            self.hours,
+            is_cluster=self.is_cluster,
+            has_endpoint=self.has_endpoint,
+            has_gateway=self.has_gateway,
+        )
 
 
-def cluster_part(number: int) -> pytest.MarkDecorator:
-    """The same of those that run a cluster."""
-    return pytest.mark.parametrize("seed", range(number, CLUSTER_SEEDS, CLUSTER_PARTS))
+ALONE = World(0.0025)
+CLUSTER = World(0.0015, is_cluster=True)
+"""A seed of a cluster takes its time mostly for its starts and its end."""
+ENDPOINT = World(0.0025, has_endpoint=True)
+CLUSTER_ENDPOINT = World(0.0025, is_cluster=True, has_endpoint=True)
+GATEWAY = World(0.02, has_gateway=True)
+"""Leases and polls of RocketMQ's clients are long."""
+WORLDS = {
+    "alone": ALONE,
+    "cluster": CLUSTER,
+    "endpoint": ENDPOINT,
+    "cluster-endpoint": CLUSTER_ENDPOINT,
+    "gateway": GATEWAY,
+}
+"""By the names that `found.txt` uses."""
 
 
-def check(seed: int, *, is_cluster: bool = False) -> None:
-    """Every promise is kept, or it is said how to see that it is not."""
-    report = run_seed(FIRST_SEED + seed, CLUSTER_HOURS if is_cluster else HOURS, is_cluster=is_cluster)
+def seeds(name: str) -> pytest.MarkDecorator:
+    """As many seeds as this profile has of the amount ``name``: 0, 1, … on every day."""
+    return pytest.mark.parametrize("seed", range(amount(name)))
+
+
+def check(seed: int, world: World) -> None:
+    """Every promise is kept, or the failure says how to see it again. A run that draws adds what it has drawn."""
+    keeps_every_promise(SEED + seed, world)
+
+
+def keeps_every_promise(seed: int, world: World) -> Report:
+    report = world.run(seed)
     tail = "\n".join(report.trace_tail[-15:])
-    assert not report.violation, f"{report.violation}\n{tail}\nTo repeat it: {report.command}"
+    name = next((name for name, known in WORLDS.items() if known == world), "")
+    assert not report.violation, (
+        f"{report.violation}\n{tail}\nTo repeat it: {report.command}\n"
+        f"To keep it: {seed} {name} {world.hours:g} in tests/simulation/found.txt"
+    )
     assert report.state_hash
-    assert report.counts["starts"] > 1
+    assert report.counts["starts"] > 1, "the last start compares the state"
+    return report
+
+
+def until(world: World, *events: str) -> None:
+    """Run seeds until each of these events has happened. Fails when some event never does: then nothing was shown."""
+    counts: Counter[str] = Counter()
+    for seed in range(MANY):
+        counts.update(keeps_every_promise(seed, world).counts)
+        if all(counts[event] for event in events):
+            return
+    pytest.fail(f"in {MANY} seeds never: {', '.join(event for event in events if not counts[event])}")

@@ -1,4 +1,4 @@
-"""The simulator for hours: `make soak`, or
+"""The simulator for hours, with seeds that no run has had before: `make soak`, or
 
 TICKWHEEL_PROFILE=soak TICKWHEEL_SOAK_SIMULATION_S=21600 pytest -s tests/simulation/test_soak.py
 """
@@ -6,19 +6,21 @@ TICKWHEEL_PROFILE=soak TICKWHEEL_SOAK_SIMULATION_S=21600 pytest -s tests/simulat
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections import Counter
+from dataclasses import replace
+from itertools import count
 
 import pytest
 
-from tickwheel_simulation.run import run_seed
+from tests.simulation.seeds import WORLDS
+from tests.support.run.profile import SEED
 
 BUDGET_S = float(os.environ.get("TICKWHEEL_SOAK_SIMULATION_S", "1800"))
 """How long to go on beginning seeds, by the real clock."""
 
-FIRST_SEED = int(os.environ.get("TICKWHEEL_SOAK_FIRST_SEED", str(secrets.randbelow(1 << 31))))
-HOURS = 0.01
+LONGER = 4
+"""A soak runs a seed so many times as long as other profiles."""
 YEAR_S = 365 * 86_400
 
 
@@ -27,14 +29,17 @@ YEAR_S = 365 * 86_400
 def test_thousands_of_seeds() -> None:
     totals: Counter[str] = Counter()
     failed: list[str] = []
-    simulated_s, seed, end_s = 0.0, FIRST_SEED, time.monotonic() + BUDGET_S
-    while time.monotonic() < end_s:
-        report = run_seed(seed, HOURS)
+    simulated_s, end_s = 0.0, time.monotonic() + BUDGET_S
+    for seed in count(SEED):
+        name, world = list(WORLDS.items())[seed % len(WORLDS)]
+        world = replace(world, hours=world.hours * LONGER)
+        report = world.run(seed)
         totals.update(report.counts)
         simulated_s += report.simulated_s
-        seed += 1
         if report.violation:
-            failed.append(f"{report.violation}\n    {report.command}")
-    print(f"\nseeds {FIRST_SEED} to {seed - 1}, {simulated_s / YEAR_S:,.1f} simulated years")
+            failed.append(f"{seed} {name} {world.hours:g} {report.violation}")
+        if time.monotonic() > end_s:
+            break
+    print(f"\nseeds {SEED} to {seed}, {simulated_s / YEAR_S:,.1f} simulated years")
     print("\n".join(f"{number:>12,} {name}" for name, number in sorted(totals.items())))
-    assert not failed, "\n".join(failed)
+    assert not failed, "lines for tests/simulation/found.txt:\n" + "\n".join(failed)

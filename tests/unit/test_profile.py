@@ -1,20 +1,24 @@
-"""The page on reliability lists how much each profile tries, and what runs in `ci` only. Files that go first exist."""
+"""What each profile holds: the same on every day, and in `quick` a test of each promise. The page on reliability lists
+how much each profile tries."""
 
 from __future__ import annotations
 
 import ast
+import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.run import profile
-from tests.support.run.order import LONG_S
-from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, TAKE_TURNS, TURNS, has_its_day, is_left_out
+from tests.support.run import evidence, profile
+from tests.support.run.order import SECONDS_S
+from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, holds, some_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
-MARKER = "ci"
 
 
 def test_the_page_has_the_amounts() -> None:
@@ -26,77 +30,10 @@ def test_the_page_has_the_amounts() -> None:
     assert section("amounts") == head + rows
 
 
-def test_the_page_has_what_runs_in_ci_only() -> None:
-    assert section("only in ci") == sorted(f"- `{one}`" for one in marked())
-
-
-@pytest.mark.parametrize("databases", [DATABASES, DATABASES[1:]])
-def test_a_quick_run_has_each_database_and_each_loop_and_in_two_days_all_pairs(
-    databases: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = {(loop, database) for loop in LOOPS for database in databases}
-    monkeypatch.setattr(profile, "PROFILE", profile.QUICK)
-    for test in ("test_a.py::test_one", "test_a.py::test_other"):
-        days = []
-        for day in ("7", "8"):
-            monkeypatch.setenv("TICKWHEEL_DAY", day)
-            days.append({pair for pair in pairs if not is_left_out(test, [*pair, 17])})
-            assert {loop for loop, _ in days[-1]} == set(LOOPS)
-            assert sorted(database for _, database in days[-1]) == sorted(databases)
-        assert days[0] | days[1] == pairs
-    assert not is_left_out("test_a.py::test_one", ["trio", 17])
-    assert not is_left_out("test_a.py::test_one", ["mariadb"])
-    monkeypatch.setattr(profile, "PROFILE", profile.CI)
-    assert not any(is_left_out("test_a.py::test_one", pair) for pair in pairs)
-
-
-@pytest.mark.parametrize("folder", ["tests/spark", "tests/integration"])
-def test_tests_that_take_turns_have_their_days(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"{folder}/test_a.py::test_{number}" for number in range(60)]
-    days = []
-    monkeypatch.setattr(profile, "PROFILE", profile.QUICK)
-    turns = TURNS[profile.QUICK]
-    for day in map(str, range(7, 8 + turns)):
-        monkeypatch.setenv("TICKWHEEL_DAY", day)
-        days.append({name for name in names if has_its_day(name)})
-        assert all(has_its_day(f"{name}[1]") == has_its_day(f"{name}[2]") for name in names)
-        assert has_its_day("tests/unit/test_a.py::test_b")
-        assert 5 < len(days[-1]) < 30
-    assert days[0] == days[turns]
-    assert sum(map(len, days[:turns])) == len(set().union(*days)) == len(names)
-    monkeypatch.setattr(profile, "PROFILE", profile.CI)
-    (one, other) = (set(filter(has_its_day, names)) for _ in _days(monkeypatch, "7", "8"))
-    assert one | other == set(names)
-    assert 7 < len(one) < 52
-    assert not one & other
-    monkeypatch.setattr(profile, "PROFILE", profile.SOAK)
-    assert all(map(has_its_day, names))
-
-
-def _days(monkeypatch: pytest.MonkeyPatch, *days: str) -> Iterator[str]:
-    for day in days:
-        monkeypatch.setenv("TICKWHEEL_DAY", day)
-        yield day
-
-
 def section(name: str) -> list[str]:
     """The lines of the page between two comments."""
     text = PAGE.read_text().partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
     return text.splitlines()
-
-
-def marked() -> Iterator[str]:
-    """The tests with the marker on them, or on some of their parameters; the file where these have a name."""
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        text = path.read_text()
-        for node in ast.parse(text).body if f".{MARKER}" in text else ():
-            if any(isinstance(one, ast.Attribute) and is_marker(one) for one in ast.walk(node)):
-                is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                yield f"{path.relative_to(ROOT)}::{node.name}" if is_test else str(path.relative_to(ROOT))
-
-
-def is_marker(node: ast.Attribute) -> bool:
-    return ast.unparse(node) == f"pytest.mark.{MARKER}"
 
 
 @pytest.mark.parametrize("amounts", AMOUNTS.values(), ids=AMOUNTS)
@@ -105,9 +42,118 @@ def test_a_longer_profile_tries_no_less(amounts: tuple[str, int, int, int]) -> N
     assert 0 < quick <= ci <= soak
 
 
-def test_what_takes_turns_is_there() -> None:
-    assert [place for place in TAKE_TURNS if not (ROOT / place).exists()] == []
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "PROFILE", profile.QUICK)
+
+
+def has(test: str, *marks: str, given: tuple[object, ...] = (), is_asked_for: bool = False) -> bool:
+    return holds(test, marks, given, is_asked_for=is_asked_for)
+
+
+@pytest.mark.usefixtures("quick")
+def test_quick_has_a_test_of_each_promise() -> None:
+    marks = dict(marked())
+    assert len(evidence.promises()) > 250
+    for promise, tests in evidence.promises().items():
+        assert any(has(test, *marks.get(test, ())) for test in tests), promise
+
+
+@pytest.mark.usefixtures("quick")
+def test_quick_has_of_programs_what_shows_a_promise_or_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    shows = next(test for test in sorted(evidence.evidence()) if test.startswith("tests/outbox/"))
+    other = "tests/outbox/test_x.py::test_that_shows_no_promise"
+    assert has(shows)
+    assert not has(shows, "ci")
+    assert not has(other)
+    assert has(other, "quick")
+    assert has(other, is_asked_for=True)
+    assert has("tests/unit/test_x.py::test_y")
+    assert not has("tests/unit/test_x.py::test_y", "ci")
+    monkeypatch.setattr(profile, "PROFILE", profile.CI)
+    assert has(other)
+    assert has(other, "ci")
+    assert not has(other, "interop")
+    assert has(other, "interop", is_asked_for=True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_soak_is_in_no_other_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not has("tests/unit/test_x.py::test_y", "soak", is_asked_for=True)
+    monkeypatch.setattr(profile, "PROFILE", profile.SOAK)
+    assert has("tests/unit/test_x.py::test_y", "soak")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("databases", [DATABASES, DATABASES[1:]])
+def test_quick_has_each_database_and_each_loop(
+    databases: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = {(loop, database) for loop in LOOPS for database in databases}
+    for test in ("tests/unit/test_a.py::test_one", "tests/unit/test_a.py::test_other"):
+        held = {pair for pair in pairs if has(f"{test}[x]", given=(*pair, 17))}
+        assert {loop for loop, _ in held} == set(LOOPS)
+        assert sorted(database for _, database in held) == sorted(databases)
+    assert has("tests/unit/test_a.py::test_one", given=("trio", 17))
+    assert has("tests/unit/test_a.py::test_one", given=("mariadb",))
+    monkeypatch.setattr(profile, "PROFILE", profile.CI)
+    assert all(has("tests/unit/test_a.py::test_one", given=pair) for pair in pairs)
+
+
+@pytest.mark.parametrize(("count", "one_in"), [(0, 3), (1, 3), (7, 3), (8, 3), (9, 3), (100, 8)])
+@pytest.mark.usefixtures("quick")
+def test_some_of_the_places_are_the_first_the_last_and_some_between(count: int, one_in: int) -> None:
+    chosen = list(some_of(range(count), one_in))
+    assert chosen == sorted(set(chosen))
+    assert {0, count - 1} & set(range(count)) <= set(chosen)
+    assert all(after - before <= one_in for before, after in itertools.pairwise(chosen))
+
+
+@pytest.mark.parametrize(
+    ("name", "draws"), [("quick", False), ("ci", False), ("nightly", True), ("soak", True)]
+)
+def test_only_a_run_that_draws_has_other_seeds_each_time(name: str, draws: bool) -> None:
+    """And the number that it shows repeats them."""
+    first, second = seed_of(name), seed_of(name)
+    assert (first != second) is draws
+    assert seed_of(name, TICKWHEEL_SEED="7") == seed_of("soak", TICKWHEEL_SEED="7")
+
+
+def seed_of(name: str, **environment: str) -> str:
+    script = "from tests.support.run.profile import seed; print(seed('kills'))"
+    clean = {name: value for name, value in os.environ.items() if name != "TICKWHEEL_SEED"}
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=clean | {"TICKWHEEL_PROFILE": name} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout
 
 
 def test_what_goes_first_is_there() -> None:
-    assert [file for file in LONG_S if not (ROOT / file).is_file()] == []
+    assert [file for file in SECONDS_S if not (ROOT / file).is_file()] == []
+
+
+def marked() -> Iterator[tuple[str, set[str]]]:
+    """The tests that show a promise, with the markers that stand at them or at their module."""
+    for file in sorted(evidence.files()):
+        body = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        everywhere = {mark for node in body if isinstance(node, ast.Assign) for mark in marks_in(node.value)}
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                own = {mark for decorator in node.decorator_list for mark in marks_in(decorator)}
+                yield f"{file}::{node.name}", everywhere | own
+
+
+def marks_in(node: ast.expr) -> set[str]:
+    """The names behind ``pytest.mark.``, without those that are for some parameters."""
+    marks = node.elts if isinstance(node, ast.List) else [node]
+    found = [mark.func if isinstance(mark, ast.Call) else mark for mark in marks]
+    return {
+        ast.unparse(mark).removeprefix("pytest.mark.")
+        for mark in found
+        if ast.unparse(mark).startswith("pytest.mark.")
+    }

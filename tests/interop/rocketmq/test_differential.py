@@ -31,7 +31,7 @@ LIMIT_S: Final = 600
 """Seconds: it takes a quarter of that, if the machine is not busy."""
 
 pytestmark = [
-    pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop"),
+    pytest.mark.interop,
     pytest.mark.timeout(2 * LIMIT_S),
 ]
 

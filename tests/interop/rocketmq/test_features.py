@@ -32,7 +32,7 @@ RUNS: Final = [
 """The oldest has no way to switch TLS off."""
 
 pytestmark = [
-    pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop"),
+    pytest.mark.interop,
     pytest.mark.timeout(LIMIT_S),
 ]
 

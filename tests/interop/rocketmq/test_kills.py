@@ -19,6 +19,8 @@ from tests.support.run.registries import Registries, needs, succeed
 HERE: Final = Path(__file__).parent
 KILLS: Final = amount("gateway_kills")
 
+pytestmark = pytest.mark.interop
+
 Start: TypeAlias = Callable[[str], Official]
 
 

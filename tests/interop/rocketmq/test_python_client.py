@@ -23,6 +23,8 @@ THEIRS: Final = HERE / "python_of_rocketmq_5_3_3.jsonl"
 LIMIT_S: Final = 200
 RUN: Final = "python"
 
+pytestmark = pytest.mark.interop
+
 
 @pytest.fixture(scope="module")
 def program() -> str:

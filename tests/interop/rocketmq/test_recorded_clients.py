@@ -7,7 +7,6 @@ The clients come from the registries of their languages, so only ``make interop`
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -27,7 +26,7 @@ SOME: Final = (2, 4, 5, 8, 11)
 """Steps: all kinds of calls and streams, and the shorter ones."""
 
 pytestmark = [
-    pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop"),
+    pytest.mark.interop,
     pytest.mark.timeout(2 * LIMIT_S),
 ]
 

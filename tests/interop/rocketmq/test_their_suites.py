@@ -45,7 +45,7 @@ NODE_TOPICS: Final = (
 )
 NODE_GROUP: Final = "nodejs-unittest-group"
 
-pytestmark = pytest.mark.skipif("TICKWHEEL_INTEROP" not in os.environ, reason="runs with make interop")
+pytestmark = pytest.mark.interop
 
 
 class Suite(NamedTuple):

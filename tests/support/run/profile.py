@@ -1,40 +1,53 @@
-"""How much the tests try, in three profiles: `make test`, which runs before each commit, `.ci/run`, and `make soak`.
+"""What a run of the tests holds and how much it tries: `make test`, `.ci/run`, `make nightly` and `make soak`.
 
-``TICKWHEEL_PROFILE`` names one: ``quick`` (the default), ``ci`` or ``soak``. What a test proves is the same in each, on
-more examples or fewer. A single amount is set by a variable of its own: ``TICKWHEEL_KILLS=350``.
-`docs/reliability.md` has the table, and `tests/unit/test_profile.py` compares it with this one.
+``TICKWHEEL_PROFILE`` names the profile: ``quick`` (the default), ``ci``, ``nightly`` or ``soak``. ``quick`` and ``ci``
+are the same on every day: the same tests, the same seeds. ``nightly`` and ``soak`` draw a number, which the first line
+of their run shows; ``TICKWHEEL_SEED`` repeats it. A single amount has a variable of its own: ``TICKWHEEL_KILLS=350``.
+`docs/reliability.md` has the table, and `tests/unit/test_profile.py` compares it with this module.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
+from tests.support.run import evidence
+
 T = TypeVar("T")
 
-QUICK, CI, SOAK = "quick", "ci", "soak"
-PROFILES: Final = (QUICK, CI, SOAK)
+QUICK, CI, NIGHTLY, SOAK = "quick", "ci", "nightly", "soak"
+PROFILES: Final = (QUICK, CI, NIGHTLY, SOAK)
 PROFILE: Final = os.environ.get("TICKWHEEL_PROFILE", QUICK)
 if PROFILE not in PROFILES:
     raise ValueError(f"TICKWHEEL_PROFILE is {PROFILE!r}: it is one of {', '.join(PROFILES)}")
 
+DRAWS: Final = PROFILE in (NIGHTLY, SOAK)
+"""Whether this run tries what no run before it has tried."""
+SEED: Final = int(os.environ.get("TICKWHEEL_SEED") or (secrets.randbelow(1 << 31) if DRAWS else 0))
+if DRAWS:
+    os.environ["TICKWHEEL_SEED"] = str(SEED)  # the processes of a run have the same
+
 LOOPS: Final = ("trio", "asyncio")
 DATABASES: Final = ("sqlite", "postgresql", "mariadb")
 
-TAKE_TURNS: Final = (
+PROCESSES: Final = (
+    "tests/browser/",
+    "tests/cluster/",
+    "tests/crash/",
     "tests/fuzz/",
     "tests/integration/",
+    "tests/interop/",
     "tests/outbox/",
-    "tests/simulation/test_cluster_mutations.py",
-    "tests/simulation/test_mutations.py",
     "tests/spark/",
 )
-"""Tests of whole processes, and defects that are planted, take longer than all the rest of a quick run."""
-TURNS: Final = {QUICK: 6, CI: 2, SOAK: 1}
-"""One in so many of them is in each day's runs."""
+"""Folders whose tests start programs. ``quick`` has the tests there that `docs/guarantees.md` and `docs/parity.md` name
+for a promise, unless they are marked ``ci``, and those that are marked ``quick``."""
+INTEROP: Final = "interop"
+"""Clients of other languages, and suites of other projects: `make interop` and `make nightly` ask for them."""
 
 
 class Amount(NamedTuple):
@@ -80,13 +93,14 @@ AMOUNTS: Final = {
 
 def amount(name: str) -> int:
     """How many of it this run tries."""
-    return int(os.environ.get(f"TICKWHEEL_{name.upper()}", getattr(AMOUNTS[name], PROFILE)))
+    column = CI if PROFILE == NIGHTLY else PROFILE
+    return int(os.environ.get(f"TICKWHEEL_{name.upper()}", getattr(AMOUNTS[name], column)))
 
 
 def examples(full: int) -> int:
     """How many examples of hypothesis, for a test whose examples cost more or less than usual: ``full`` in ``ci``."""
     usual = AMOUNTS["examples"]
-    return max(1, full * amount("examples") // usual.ci) if PROFILE != CI else full
+    return full if PROFILE in (CI, NIGHTLY) else max(1, full * amount("examples") // usual.ci)
 
 
 def limit_s(seconds: float) -> float:
@@ -94,10 +108,15 @@ def limit_s(seconds: float) -> float:
     return 0 if PROFILE == SOAK else seconds
 
 
+def seed(name: str) -> int:
+    """The seed of what ``name`` draws: the same each day, another in a run that draws."""
+    return crc32(name.encode()) ^ SEED
+
+
 def some_of(places: Sequence[T], one_in: int) -> Sequence[T]:
-    """One in so many, in ci four times as many, in a soak all: each day others, so that all have their turn."""
-    step = _step(one_in, 4)
-    return places[today() % step :: step]
+    """The first, then one in so many, and the last; in ci four times as many, in a soak all."""
+    chosen = [*places[:: _step(one_in, 4)]]
+    return chosen if not places or chosen[-1] == places[-1] else [*chosen, places[-1]]
 
 
 def every(step: int) -> int:
@@ -106,27 +125,38 @@ def every(step: int) -> int:
 
 
 def _step(quick: int, shorter_in_ci: int) -> int:
-    return {QUICK: quick, CI: max(1, quick // shorter_in_ci), SOAK: 1}[PROFILE]
+    return {QUICK: quick, SOAK: 1}.get(PROFILE, max(1, quick // shorter_in_ci))
 
 
-def is_left_out(test: str, parameters: Collection[object]) -> bool:
-    """Whether a quick run leaves out these parameters of a test that runs on each database and on each event loop: it
-    has each database, with one of the loops, and each loop. Which go together changes with the test and the day."""
-    words = {one for one in parameters if isinstance(one, str)}
-    loops, databases = ([one for one in kinds if one in words] for kinds in (LOOPS, DATABASES))
-    if PROFILE != QUICK or len(loops) != 1 or len(databases) != 1:
+def may_hold(file: str, path: Path) -> bool:
+    """Whether this profile may hold a test of a file, by its place and its text: what it cannot hold is not loaded."""
+    if PROFILE != QUICK or not file.startswith(PROCESSES) or not path.name.startswith("test_"):
+        return True
+    return file in evidence.files() or f"pytest.mark.{QUICK}" in path.read_text(encoding="utf-8")
+
+
+def holds(node: str, marks: Collection[str], parameters: Collection[object], *, is_asked_for: bool) -> bool:
+    """Whether this run holds a test. ``node``: its id; ``marks``: the names of its markers; ``parameters``: what its
+    fixtures and arguments are given. A test that somebody asks for is in each profile, unless it is marked ``soak``."""
+    if SOAK in marks:
+        return PROFILE == SOAK
+    if is_asked_for:
+        return True
+    if INTEROP in marks:
         return False
-    turn = LOOPS.index(loops[0]) + DATABASES.index(databases[0]) + crc32(test.encode()) + today()
-    return bool(turn % 2)
-
-
-def has_its_day(node: str) -> bool:
-    """Whether this run has a test. Of those of ``TAKE_TURNS`` a run has one in ``TURNS``, each day others, and all
-    examples of a test or none."""
+    if PROFILE != QUICK:
+        return True
     test = node.partition("[")[0]
-    return not test.startswith(TAKE_TURNS) or (crc32(test.encode()) + today()) % TURNS[PROFILE] == 0
+    if CI in marks or not (not test.startswith(PROCESSES) or QUICK in marks or test in evidence.evidence()):
+        return False
+    return not _is_another_pair(test, parameters)
 
 
-def today() -> int:
-    """The number of the day, for what begins elsewhere each day."""
-    return int(os.environ.get("TICKWHEEL_DAY", datetime.now(UTC).toordinal()))
+def _is_another_pair(test: str, parameters: Collection[object]) -> bool:
+    """Whether ``quick`` leaves out these parameters of a test that runs on each database and on each event loop: it
+    has each database, with one of the loops, and each loop. Which go together depends on the test's name."""
+    words = {each for each in parameters if isinstance(each, str)}
+    loops, databases = ([each for each in kinds if each in words] for kinds in (LOOPS, DATABASES))
+    if len(loops) != 1 or len(databases) != 1:
+        return False
+    return bool((LOOPS.index(loops[0]) + DATABASES.index(databases[0]) + crc32(test.encode())) % 2)

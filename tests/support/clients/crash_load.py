@@ -26,6 +26,7 @@ from tickwheel.client.url import Urls
 TOPIC, GROUP = "orders", "crash"
 INVOICES, BEATS, PURGED = "invoices", "beats", "purged"
 BEAT_MS = 250
+CANCELLED_AT_ONCE = 10
 QUIET = 20  # looks of half a second
 DAY_MS = 86_400_000
 PATIENCE_S = 60.0
@@ -125,10 +126,12 @@ class Load:
         serial = 0
         async with self._client() as client:
             while not self.stopping:
-                keys = [f"c-{serial + index}" for index in range(10)]
-                serial += 10
+                keys = [f"c-{serial + index}" for index in range(CANCELLED_AT_ONCE)]
+                serial += CANCELLED_AT_ONCE
                 at = _in(DAY_MS)
-                ids = (await client.send_many(TOPIC, [b"never"] * 10, keys=keys, deliver_at=at)).ids()
+                ids = (
+                    await client.send_many(TOPIC, [b"never"] * CANCELLED_AT_ONCE, keys=keys, deliver_at=at)
+                ).ids()
                 answers = await client.cancel(ids=list(ids))
                 assert set(answers) <= self._cancel_answers
                 self.ledger.cancelled.update(ids)

@@ -82,10 +82,10 @@ class Ledger:
 
     def reap(self) -> None:
         """Reaps a little, and half of the time rolls back."""
-        box, is_undone = self.draw.choice(BOXES), self.draw.random() < 0.5
+        box, is_undone, most = self.draw.choice(BOXES), self.draw.random() < 0.5, self.draw.randint(1, 5)
         try:
             with self.space.database.begin() as connection:
-                found = self.space.reap(connection, box, self.draw.randint(1, 5))
+                found = self.space.reap(connection, box, most)
                 if is_undone:
                     connection.rollback()
         except (

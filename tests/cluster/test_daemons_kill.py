@@ -29,7 +29,7 @@ from tests.support.clients.shifted_clock import ShiftedClock, clock_library
 from tests.support.cluster.daemons import INIT, SKEW_MS, ClusterDaemons, NodeDaemon
 from tests.support.cluster.kafka import records_of
 from tests.support.cluster.replicas import check_replicas
-from tests.support.run.profile import amount, limit_s, some_of
+from tests.support.run.profile import amount, limit_s, seed, some_of
 from tests.support.stores.small_disk import small_tmpfs
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_bench.cluster.serving import make_cluster
@@ -65,9 +65,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 async def test_nothing_is_lost_or_doubled(
     kafka: Kafka, topic: Topic, tmp_path: Path, disk: Path, loop: int
 ) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    rng, ledger = random.Random(seed), Ledger()
+    drawn = seed(f"daemons kill {loop}")
+    print(f"seed {drawn}")
+    rng, ledger = random.Random(drawn), Ledger()
     url = f"kafka://{topic.servers}/{topic.name}"
     await trio.to_thread.run_sync(make_cluster, url, 1, *INIT)
     library = clock_library(tmp_path)
@@ -84,7 +84,7 @@ async def test_nothing_is_lost_or_doubled(
             stack.callback(nodes[-1].end)
         daemons = ClusterDaemons(nodes, kafka, ledger, rng, clock, disk)
         kinds = [kind for kind in os.environ.get("TICKWHEEL_CLUSTER_KINDS", "").split(",") if kind]
-        load = ClusterMixedLoad([node.url for node in nodes], ledger, seed)
+        load = ClusterMixedLoad([node.url for node in nodes], ledger, drawn)
 
         async def until() -> None:
             await daemons.wait_joined()

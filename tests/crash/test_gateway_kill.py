@@ -18,7 +18,7 @@ import tickwheel
 from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.rocketmq.gateway_process import Gateway
 from tests.support.rocketmq.gateway_sending import message, transaction
-from tests.support.run.profile import amount
+from tests.support.run.profile import amount, seed
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code
 
@@ -172,9 +172,9 @@ class Clients:
 
 def test_kills_of_gateway_and_broker(tmp_path: Path) -> None:
     kills = amount("gateway_kills")
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance, ledger = random.Random(seed), Ledger()
+    drawn = seed("gateway kill")
+    print(f"seed {drawn}")
+    chance, ledger = random.Random(drawn), Ledger()
     with Daemon(tmp_path / "data") as daemon:
         gateway = Gateway(daemon.unix_url, tmp_path, *FLAGS)
         try:

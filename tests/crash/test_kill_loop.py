@@ -25,7 +25,7 @@ from tests.support.clients.crash_load import (
     crash_again_and_again,
     now_ms,
 )
-from tests.support.run.profile import amount, limit_s
+from tests.support.run.profile import amount, limit_s, seed
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings
 
@@ -35,16 +35,16 @@ KILLS = amount("kills")
 @pytest.mark.timeout(limit_s(300))
 async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     ledger = Ledger()
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    drawn = seed("kill loop")
+    print(f"seed {drawn}")
     # Small segments, so that kills also hit while the log goes from one to the next.
     sizes = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
     waits = {"ack_wait": "1s", "min_backoff": "100ms", "max_backoff": "2s"}
     with Daemon(tmp_path / "data", log_level="info", **waits, **sizes) as daemon:
-        load = MixedLoad(daemon.unix_url, ledger, seed)
+        load = MixedLoad(daemon.unix_url, ledger, drawn)
 
         async def until_enough() -> None:
-            await crash_again_and_again(daemon, ledger, random.Random(seed), KILLS)
+            await crash_again_and_again(daemon, ledger, random.Random(drawn), KILLS)
             with trio.fail_after(PATIENCE_S):
                 while (
                     len(ledger.sent) <= 1_000

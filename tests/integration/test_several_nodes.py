@@ -6,7 +6,6 @@ node that accepts connections and never says a word.
 
 from __future__ import annotations
 
-import random
 import socket
 import threading
 import time
@@ -26,6 +25,7 @@ from tests.integration.test_lost_answers import CASES, nothing
 from tests.support.clients.crash_load import Ledger, MixedLoad
 from tests.support.clients.waiting import until
 from tests.support.cluster import in_a_cluster
+from tests.support.run.profile import seed
 from tickwheel import AckRefused, Client, NotConnected, SendUncertain, sync
 from tickwheel.protocol.frames import FrameType
 from tickwheel_bench.processes import free_port
@@ -154,8 +154,8 @@ class SyncLoad(threading.Thread):
 
 
 async def test_nothing_answered_is_lost_or_doubled_under_load(tmp_path: Path) -> None:
-    ledger, seed = Ledger(), random.randrange(1 << 32)
-    print(f"seed {seed}")
+    ledger, drawn = Ledger(), seed("several nodes")
+    print(f"seed {drawn}")
     sizes = {"segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
     waits = {"ack_wait": "2s", "min_backoff": "100ms", "max_backoff": "2s"}
     with Nodes(tmp_path / "data", log_level="info", **waits, **sizes) as nodes:
@@ -171,7 +171,7 @@ async def test_nothing_answered_is_lost_or_doubled_under_load(tmp_path: Path) ->
             await until(lambda: not lacks_slots(ledger))
             blocking.is_stopping = True
 
-        await MixedLoad(nodes.url, ledger, seed).run(until_enough)
+        await MixedLoad(nodes.url, ledger, drawn).run(until_enough)
         await trio.to_thread.run_sync(blocking.join, PATIENCE_S)
     assert blocking.problems == []
     assert len(set(blocking.sent.values())) == len(blocking.sent) > FAILOVERS

@@ -15,7 +15,7 @@ from tests.support.clients.forking import Programs
 from tests.support.outbox.databases import OUTBOX, DatabaseServer
 from tests.support.outbox.message_consumer import EFFECTS, PROGRAM, TABLE, do
 from tests.support.outbox.messages import PATIENCE_S, eventually, message_table
-from tests.support.run.profile import amount, limit_s
+from tests.support.run.profile import amount, limit_s, seed
 from tickwheel.outbox import DatabaseUnavailable, LeaseLost, MessageTable
 from tickwheel.outbox.messages.hub import Hub
 
@@ -37,9 +37,9 @@ def done_by(table: MessageTable, process: int) -> int:
 
 
 async def test_killed_consumers(database_url: str) -> None:
-    seed = random.randrange(1 << 32)
-    chance = random.Random(seed)
-    print(f"seed {seed}")
+    drawn = seed("messages kill")
+    chance = random.Random(drawn)
+    print(f"seed {drawn}")
     sent = 0
     with (
         message_table(database_url, TABLE, COLUMNS, **QUICK) as table,

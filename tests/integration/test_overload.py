@@ -25,20 +25,21 @@ SLOW_DISK = "from tickwheel_bench.load.slow_disk import slow_down; slow_down(0.1
 SECONDS = amount("overload_s")
 LONGEST_S = 60
 
-# How many such clients, settings of the broker, what happens in its process first, the refusals that must be counted,
-# and how much its memory may grow at most: generously above what is needed, and far below what they try to take.
-ABUSE: dict[str, tuple[int, dict[str, Any], str, set[str], int]] = {
-    "flood": (4, {"max_backlog_messages": 100_000}, SLOW_DISK, set(), 100),
-    "sleep": (10, {"send_timeout": "500ms", "write_high_water_bytes": "1MiB"}, "", {"send_timeout"}, 150),
-    "idle": (500, {"max_connections": 1_000}, "", set(), 60),
+# How many such clients, settings of the broker, what happens in its process first, how many refusals must be counted (so
+# many that some of the clients must have read why), and how much its memory may grow at most: generously above what is
+# needed, and far below what they try to take.
+ABUSE: dict[str, tuple[int, dict[str, Any], str, dict[str, int], int]] = {
+    "flood": (4, {"max_backlog_messages": 100_000}, SLOW_DISK, {}, 100),
+    "sleep": (10, {"send_timeout": "500ms", "write_high_water_bytes": "1MiB"}, "", {"send_timeout": 1}, 150),
+    "idle": (500, {"max_connections": 1_000}, "", {}, 60),
     "trickle": (
         60,
         {"handshake_timeout": "500ms", "frame_timeout": "500ms"},
         "",
-        {"handshake_timeout", "frame_timeout"},
+        {"handshake_timeout": 61, "frame_timeout": 61},
         60,
     ),
-    "storm": (20, {"max_connections_per_address": 10}, "", {"too_many_connections_from_address"}, 60),
+    "storm": (20, {"max_connections_per_address": 10}, "", {"too_many_connections_from_address": 200}, 60),
 }
 
 
@@ -73,7 +74,11 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
             begun_s = time.monotonic()
             with subprocess.Popen(command, stdout=subprocess.PIPE) as abuser:
                 refusals: dict[str, int] = {}
-                while time.monotonic() < begun_s + SECONDS or not (has_begun and expected <= refusals.keys()):
+                while (
+                    time.monotonic() < begun_s + SECONDS
+                    or not has_begun
+                    or any(refusals.get(code, 0) < least for code, least in expected.items())
+                ):
                     assert abuser.poll() is None, "what must be refused was not, in all that time"
                     client.send("healthy", b"%d" % served)
                     message = subscription.receive(timeout=60)
@@ -83,7 +88,8 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
                     served += 1
                     stats = client.stats()
                     refusals = stats.refusals
-                    has_begun = has_begun or bool(refusals) or stats.connections > min(count, 10)
+                    # Each of them is connected or was refused; besides there is the client of this test.
+                    has_begun = has_begun or stats.connections + sum(refusals.values()) > min(count, 10)
                     most_seen_mib = max(most_seen_mib, anon_mib(daemon))
                     time.sleep(0.01)  # what is measured is the broker, and not how fast this turns
                 abuser.terminate()
@@ -93,7 +99,7 @@ def test_others_are_served_and_memory_is_bounded(tmp_path: Path, name: str) -> N
             assert said["connections"] >= min(count, 10)
             assert served > 0
             assert most_seen_mib - before_mib < most_mib
-            assert expected - {"send_timeout"} <= said.keys(), "who is turned away is told why"
+            assert expected.keys() - {"send_timeout"} <= said.keys(), "who is turned away is told why"
         with Client(daemon.url) as newcomer:
             newcomer.send("healthy", b"afterwards")
         assert not [event for event in daemon.events() if event["level"] == "error"]

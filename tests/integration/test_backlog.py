@@ -100,6 +100,12 @@ async def test_many_producers_and_consumers_share_the_work(daemon: Daemon, topic
         async with trio.open_nursery() as nursery:
             for number in range(consumers):
                 nursery.start_soon(consume, number, nursery.cancel_scope)
+            async with tickwheel.Client(daemon.url) as client:
+                while (
+                    sum(group.subscribers for one in await client.topics() for group in one.groups)
+                    < consumers
+                ):
+                    await trio.sleep(0.01)
             for number in range(producers):
                 nursery.start_soon(produce, number)
     together = sum(taken, Counter[bytes]())

@@ -322,7 +322,7 @@ def test_flushing(broker: TickwheelBroker) -> None:
     assert broker.unfinished("default") == 0
 
 
-def test_urgent_ones_are_first(broker: TickwheelBroker) -> None:
+def test_urgent_ones_are_first(broker: TickwheelBroker, client: sync.Client) -> None:
     order: list[str] = []
 
     @dramatiq.actor(broker=broker, priority=10)
@@ -337,6 +337,8 @@ def test_urgent_ones_are_first(broker: TickwheelBroker) -> None:
         patient.send()
     for _ in range(6):
         urgent.send()
+    topic = broker.topic_of("default")
+    wait_until(lambda: [one.ready for one in client.topics() if one.name == topic] == [12])
     # The worker asks for two messages at a time, so that only the broker can have sorted them.
     with working(broker, threads=1):
         broker.join("default", timeout=JOIN_MS)

@@ -67,9 +67,13 @@ with tickwheel.sync.Client(sys.argv[1], token="") as client:
     join([spawn(consume) for _ in range(3)])
     assert sorted(seen) == list(range(100)), sorted(seen)
     with client.subscribe(sys.argv[2]) as subscription:
-        before = turns
-        assert subscription.receive(0.2) is None
-        assert turns > before + 5, "the others stood still"
+        for _ in range(100):  # all of the process may stand still, but not each time
+            before = turns
+            assert subscription.receive(0.2) is None
+            if turns > before + 5:
+                break
+        else:
+            raise AssertionError("the others stand still")
 print("done")
 """
 

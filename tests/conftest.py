@@ -139,8 +139,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks = {mark.name for mark in item.iter_markers()}
         given = getattr(item, "callspec", None)
         parameters = () if given is None else given.params.values()
-        is_held = lanes.holds(item.nodeid, marks, config.option.lane) and profile.holds(
-            item.nodeid, marks, parameters, is_asked_for=is_asked
+        only_on = item.get_closest_marker("only_on")
+        means_something = profile.means_something(only_on and only_on.args, parameters)
+        is_held = (
+            means_something
+            and lanes.holds(item.nodeid, marks, config.option.lane)
+            and profile.holds(item.nodeid, marks, parameters, is_asked_for=is_asked)
         )
         (held if is_held else left).append(item)
     items[:] = held

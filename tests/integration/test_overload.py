@@ -25,9 +25,9 @@ SLOW_DISK = "from tickwheel_bench.load.slow_disk import slow_down; slow_down(0.1
 SECONDS = amount("overload_s")
 LONGEST_S = 60
 
-# How many such clients, settings of the broker, what happens in its process first, how many refusals must be counted (so
-# many that some of the clients must have read why), and how much its memory may grow at most: generously above what is
-# needed, and far below what they try to take.
+# How many such clients, settings of the broker, what happens in its process first, how many refusals must be counted
+# (so many that some of the clients must have read why), and how much its memory may grow at most: generously above what
+# is needed, and far below what they try to take.
 ABUSE: dict[str, tuple[int, dict[str, Any], str, dict[str, int], int]] = {
     "flood": (4, {"max_backlog_messages": 100_000}, SLOW_DISK, {}, 100),
     "sleep": (10, {"send_timeout": "500ms", "write_high_water_bytes": "1MiB"}, "", {"send_timeout": 1}, 150),

@@ -82,9 +82,8 @@ def test_a_table_of_somebody_else_is_left_alone(database_url: str, definition: s
             space.create()
 
 
+@pytest.mark.only_on("mariadb")  # All tables of the others have transactions.
 def test_a_table_without_transactions_is_refused(space: KeySpace) -> None:
-    if space.database.kind != "mariadb":
-        pytest.skip("all tables of this database have transactions")
     with space.database.begin() as connection:
         connection.execute(sa.text("alter table shop_workers engine = MyISAM"))
     with pytest.raises(BadTable, match="MyISAM"):
@@ -276,10 +275,9 @@ def test_a_second_reaper_waits_and_never_gets_what_the_first_got(
         assert other.result() == expected
 
 
+@pytest.mark.only_on("postgresql", "mariadb")  # SQLite has one writer at a time.
 def test_a_slow_reaper_does_not_stop_the_dispatcher(space: KeySpace) -> None:
     """Under the isolation that the database has by default, which is not ours."""
-    if space.database.kind == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
     with space.database.begin() as connection:
         space.send(connection, "box", b"first")
     work_off(space)
@@ -294,9 +292,8 @@ def test_a_slow_reaper_does_not_stop_the_dispatcher(space: KeySpace) -> None:
         assert [one.value for one in space.reap(connection, "box", 10)] == [b"second"]
 
 
+@pytest.mark.only_on("postgresql", "mariadb")  # SQLite has one writer at a time.
 def test_what_commits_late_is_not_missed(space: KeySpace) -> None:
-    if space.database.kind == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
     with space.database.begin() as late:
         space.send(late, "box", b"sent first")
         space.execute(late, Put("a", b"sent first"))

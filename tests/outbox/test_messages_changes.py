@@ -158,9 +158,8 @@ async def test_settings_that_make_no_sense_end_the_streams_with_advice(database_
         table.adopt(fast())
 
 
+@pytest.mark.only_on("postgresql", "mariadb")  # On SQLite the settings are kept by name.
 async def test_a_renamed_table_is_woken_under_its_new_name(database_url: str) -> None:
-    if database_url.startswith("sqlite"):
-        pytest.skip("the settings are kept by name")
     with message_table(database_url) as table:
         execute(table, "alter table reminders rename to memos")
     with same_table(database_url, "memos") as table:

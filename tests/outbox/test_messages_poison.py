@@ -73,11 +73,10 @@ NARROW = {
 }
 
 
+@pytest.mark.only_on("postgresql", "mariadb")  # SQLite has no narrow columns.
 def test_narrow_columns_are_not_adopted_and_the_statement_that_is_named_widens_them(
     database: Database,
 ) -> None:
-    if database.kind == "sqlite":
-        pytest.skip("SQLite has no narrow columns")
     for column, kinds in NARROW[database.kind].items():
         for kind in kinds:
             rest = COLUMNS[column].partition(" ")[2]
@@ -294,9 +293,8 @@ async def test_nulls_and_priorities_at_the_ends_of_a_column(
         assert table.stats().waiting == 1
 
 
+@pytest.mark.only_on("sqlite", "postgresql")  # MariaDB's floats are numbers.
 def test_no_number_in_a_float_is_delivered(database: Database) -> None:
-    if database.kind == "mariadb":
-        pytest.skip("MariaDB's floats are numbers")
     value = {"sqlite": "9e999", "postgresql": "'NaN'"}[database.kind]
     name = f"poison{next(NUMBERS)}"
     table = MessageTable(database, name).create([sa.Column("price", sa.Double)], fast())

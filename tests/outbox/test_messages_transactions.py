@@ -169,9 +169,8 @@ async def test_acks_at_once_of_two_deliveries_of_a_message(database_url: str) ->
         assert sorted(told) == ["fresh counts", "stale is lost"]
 
 
+@pytest.mark.only_on("postgresql", "mariadb")  # SQLite locks no rows.
 async def test_locks_of_others_do_not_stop_or_heat_the_hub(database_url: str) -> None:
-    if database_url.startswith("sqlite"):
-        pytest.skip("SQLite locks no rows")
     with (
         message_table(database_url, batch_size=1) as table,
         engine_of(database_url, isolation_level="READ COMMITTED") as engine,

@@ -44,11 +44,10 @@ async def test_a_commit_wakes_the_relay(broker: EmbeddedBroker, messages: Messag
         groups[1].cancel_scope.cancel()
 
 
+@pytest.mark.only_on("postgresql", "mariadb")  # SQLite has one writer at a time.
 async def test_a_row_that_the_user_has_locked_is_passed_over(
     broker: EmbeddedBroker, messages: Messages, topic: str
 ) -> None:
-    if messages.database.kind == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
     messages.add_ids(range(1, 4))
     async with broker.client() as client:
         relay = Relay(messages.database, "outbox", client, topic)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.run import evidence, profile
 from tests.support.run.order import SECONDS_S
-from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, holds, some_of
+from tests.support.run.profile import AMOUNTS, DATABASES, LOOPS, holds, means_something, some_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -98,6 +98,21 @@ def test_quick_has_each_database_and_each_loop(
     assert has("tests/unit/test_a.py::test_one", given=("mariadb",))
     monkeypatch.setattr(profile, "PROFILE", profile.CI)
     assert all(has("tests/unit/test_a.py::test_one", given=pair) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("databases", "given", "means"),
+    [
+        (None, ["sqlite"], True),
+        (("postgresql", "mariadb"), ["sqlite", "trio"], False),
+        (("postgresql", "mariadb"), ["mariadb", 5], True),
+        (("mariadb",), ["trio"], True),
+    ],
+)
+def test_a_test_of_some_databases_is_not_given_others(
+    databases: tuple[str, ...] | None, given: list[object], means: bool
+) -> None:
+    assert means_something(databases, given) is means
 
 
 @pytest.mark.parametrize(("count", "one_in"), [(0, 3), (1, 3), (7, 3), (8, 3), (9, 3), (100, 8)])

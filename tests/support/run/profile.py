@@ -152,6 +152,12 @@ def holds(node: str, marks: Collection[str], parameters: Collection[object], *, 
     return not _is_another_pair(test, parameters)
 
 
+def means_something(databases: Collection[str] | None, parameters: Collection[object]) -> bool:
+    """Whether a test that is marked with the only databases on which it means something is given no other database."""
+    given = {each for each in parameters if isinstance(each, str)} & {*DATABASES}
+    return databases is None or given <= {*databases}
+
+
 def _is_another_pair(test: str, parameters: Collection[object]) -> bool:
     """Whether ``quick`` leaves out these parameters of a test that runs on each database and on each event loop: it
     has each database, with one of the loops, and each loop. Which go together depends on the test's name."""

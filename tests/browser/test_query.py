@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.conftest import Site
 from tests.browser.tabs import PATIENCE_MS, Tabs, violations
-from tests.integration.test_query import ENDLESS
+from tests.integration.watching.test_query import ENDLESS
 
 
 @pytest.mark.parametrize("width", [1280, 320])

@@ -13,9 +13,9 @@ import msgspec
 
 from tests.cluster.conftest import Topic
 from tests.cluster.test_serving_nodes import tickwheel, wait
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.http_client import get
 from tests.support.cluster.daemons import INIT
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import free_port
 
 

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.cli_harness import Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.cli_harness import Shell
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_web.openapi import document
 from tickwheel_web.shapes import EVENTS
 from tickwheel_web.table import ENDPOINTS

@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.rocketmq.gateway_process import Gateway
 from tests.support.rocketmq.gateway_sending import message, transaction
 from tests.support.run.profile import amount, seed

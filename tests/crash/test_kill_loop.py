@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import trio
 
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.crash_load import (
     BEAT_MS,
     GROUP,
@@ -25,6 +24,7 @@ from tests.support.clients.crash_load import (
     crash_again_and_again,
     now_ms,
 )
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.profile import amount, limit_s, seed
 from timerlog.layout import DeliveryState, MessageState
 from timerlog.store import Store, StoreSettings

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import trio
 
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.crash_load import (
     CANCELLED_AT_ONCE,
     GROUP,
@@ -19,6 +18,7 @@ from tests.support.clients.crash_load import (
     Load,
     crash_again_and_again,
 )
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.profile import amount, limit_s, seed
 from tickwheel import Client, TickwheelError
 from timerlog.layout import DeliveryState, MessageState

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import tickwheel
-from tests.integration.cli_harness import Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
-from tests.integration.test_web_server import Web, started
+from tests.integration.web.test_web_server import Web, started
+from tests.support.processes.cli_harness import Shell
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.run.profile import amount
 
 TOPIC: Final = "orders"

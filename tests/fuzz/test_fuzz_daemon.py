@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from tests.integration.daemon_harness import Daemon, RawConnection
 from tests.support.native.frames import ack_payload
 from tests.support.native.native_frames import Item, SendFrame
+from tests.support.processes.daemon_harness import Daemon, RawConnection
 from tests.support.run.profile import amount
 from tickwheel.protocol.bodies.requests import REQUEST_CLASSES, encode_body, hello
 from tickwheel.protocol.frames import FrameType, encode_frame

@@ -12,6 +12,8 @@ from tests.support.cluster import in_a_cluster
 from tests.support.cluster.kafka import running_kafka
 
 FOLDER = Path(__file__).parent
+OTHERS = ("celery", "django")
+"""Folders whose servers are brokers of their own in any case."""
 _numbers = count()
 
 
@@ -20,11 +22,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.option.cluster:
         return
     files = {one.path for one in items}
-    with_servers = {file for file in files if file.parent == FOLDER and "Daemon(" in file.read_text()}
+    with_servers = {
+        file for file in files if file.parent.name not in OTHERS and "Daemon(" in file.read_text()
+    }
     config.hook.pytest_deselected(items=[one for one in items if one.path not in with_servers])
     items[:] = [one for one in items if one.path in with_servers]
     for item in items:
-        reason = in_a_cluster.reason_of(f"{item.path.name}::{item.nodeid.partition('::')[2]}")
+        reason = in_a_cluster.reason_of(f"{item.path.relative_to(FOLDER)}::{item.nodeid.partition('::')[2]}")
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"not in a cluster: {reason}"))
 

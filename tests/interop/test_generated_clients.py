@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from tests.integration.cli_harness import Shell
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.cli_harness import Shell
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.run.registries import Registries, needs, succeed
 
 HERE: Final = Path(__file__).parent

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients import forking
 from tests.support.outbox.databases import OUTBOX
 from tests.support.outbox.relaying import PATIENCE_S, until
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel import sync
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.outbox import (

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.integration.cli_harness import Shell
 from tests.support.outbox.messages import execute, fast, get, send
+from tests.support.processes.cli_harness import Shell
 from tickwheel import outbox
 from tickwheel.outbox import BadTable, Database, MessageTable
 from tickwheel.protocol.errors import BadArgument

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 import tickwheel
-from tests.integration.cli_harness import Shell
+from tests.support.processes.cli_harness import Shell
 from tickwheel import outbox
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"

@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
 from tests.support.outbox.databases import DatabaseServer
 from tests.support.outbox.relaying import STEPS, Messages, RelayProcess, check_once, interrupted, until
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel.outbox import DatabaseUnavailable, Relay
 
 BATCH = 10

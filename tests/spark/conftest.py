@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.profile import PROFILE, QUICK
 from tickwheel.spark import session
 from tickwheel_cli.main import root

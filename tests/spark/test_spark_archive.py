@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import archived, check_each_once, files_of, ids_at, work_off
 from tickwheel.spark import ArchiveBusy, ArchiveDamaged, SourceError, archive_messages
 from tickwheel.spark.archive import ArchiveReport, TopicCount, archiving

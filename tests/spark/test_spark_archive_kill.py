@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
 from tests.spark.test_spark_cli import FAST
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import archived, check_each_once, files_of, ids_at, work_off
 from tickwheel.spark import archive_messages
 from tickwheel.spark.archive.layout import OURS, Archive

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import tickwheel
-from tests.integration.cli_harness import Shell
 from tests.spark.conftest import Pipeline
+from tests.support.processes.cli_harness import Shell
 from tickwheel.spark import SourceError
 from tickwheel.spark.answers import BadSql
 

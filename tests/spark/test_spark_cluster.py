@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tickwheel
-from tests.integration.cli_harness import Shell
+from tests.support.processes.cli_harness import Shell
 from tests.support.spark.standalone import WORKER_HOSTS, Cluster, standalone_cluster
 
 SMALL = {

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
 from tests.spark.conftest import Pipeline
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import work_off
 from tickwheel.spark import archive_messages
 

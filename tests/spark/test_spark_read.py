@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
 from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.rows import rows_of
 from tests.support.stores.queried import expected_rows, send_all
 from tests.support.stores.reader import Reader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.spark.archives import work_off
 from tickwheel.spark import SourceError, reschedule_messages
 from tickwheel.spark.answers import BadSql

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.integration.cli_harness import Shell
+from tests.support.processes.cli_harness import Shell
 from tickwheel.spark import make_report
 from timerlog.commitlog.view import LogView
 from timerlog.readers.describe import describe_directory

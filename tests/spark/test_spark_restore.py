@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import files_of, work_off
 from tickwheel.spark import ArchiveDamaged, ArchiveError, SourceError, archive_messages, restore_messages
 from tickwheel.spark.archive import RestoreReport

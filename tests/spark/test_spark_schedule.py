@@ -20,8 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.spark.conftest import Pipeline
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import NotConnected
 from tickwheel.spark import (
     RowsRefused,

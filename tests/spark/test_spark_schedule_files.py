@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from tests.integration.daemon_harness import Daemon
 from tests.spark.test_spark_schedule import SOON, reminders, stored
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel.spark import ScheduleFailed, SourceError, schedule_file
 
 if TYPE_CHECKING:

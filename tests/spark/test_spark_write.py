@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.spark.streaming import run_to_the_end
 from tickwheel.spark import RowsRejected, SourceError, understood
 

@@ -14,7 +14,7 @@ from types import TracebackType
 import pytest
 
 import tickwheel.sync
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_bench.processes import wait_until
 
 _numbers = count()

@@ -11,8 +11,8 @@ import kombu
 import pytest
 
 import tickwheel.celery
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.certificates import Files
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel.errors import NotConnected, TlsFailed
 
 assert tickwheel.celery.TRANSPORT

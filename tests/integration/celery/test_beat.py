@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import tickwheel.sync
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import Slot
 from tickwheel_bench.processes import wait_until

@@ -15,8 +15,8 @@ from celery.bin.celery import celery
 from click.testing import CliRunner
 
 import tickwheel.celery
-from tests.integration.cli_harness import Shell
-from tests.integration.test_how_to import ROOT, blocks
+from tests.integration.documents.test_how_to import ROOT, blocks
+from tests.support.processes.cli_harness import Shell
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
 from tickwheel.celery.commands import tickwheel as commands
 from tickwheel.testing import TestBroker, broker

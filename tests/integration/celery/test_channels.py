@@ -14,7 +14,7 @@ import pytest
 import tickwheel.celery
 import tickwheel.sync
 from tests.integration.celery.conftest import attempts
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT

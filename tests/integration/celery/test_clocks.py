@@ -10,8 +10,8 @@ import pytest
 
 from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.shifted_clock import ShiftedClock, clock_library
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
 HOUR_MS = 3_600_000

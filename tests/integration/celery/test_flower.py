@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.integration.celery.test_workers import Place
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_bench.processes import wait_until
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel.errors import DiskFull
 from tickwheel_bench.processes import wait_until
 

@@ -14,7 +14,7 @@ import pytest
 
 import tickwheel.sync
 from tests.integration.celery.test_workers import Place
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel.celery.transport.envelope import decode
 from tickwheel_bench.processes import wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import tickwheel.sync
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.celery.transport.options import CLIENT_OPTIONS, Options, options_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "celery.md"

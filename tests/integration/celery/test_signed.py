@@ -13,8 +13,8 @@ import trustme
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.certificates import Files
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
 SIGNING = (

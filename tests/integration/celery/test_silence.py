@@ -11,7 +11,7 @@ from types import TracebackType
 import pytest
 
 from tests.integration.celery.test_workers import Place
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
 

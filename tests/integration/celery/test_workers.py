@@ -15,7 +15,7 @@ from celery import Celery
 import tickwheel.celery
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker, attempts
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT

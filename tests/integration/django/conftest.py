@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon_harness import Daemon
 from tests.support.frameworks.django_fixtures import *  # noqa: F403
 from tests.support.frameworks.django_setup import Processes
+from tests.support.processes.daemon_harness import Daemon
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon_harness import Daemon
 from tests.support.frameworks.django_setup import Processes, finished, until
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel import sync
 from tickwheel.client.results import CancelResult, RescheduleResult
 

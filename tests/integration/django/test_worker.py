@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon_harness import Daemon
 from tests.support.frameworks.django_setup import PATIENCE_S, ROOT, Processes, finished, until
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel import sync
 
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.their_suites import End, Ran, complaints, expected, run, tail
 from tickwheel_bench.redis_server import is_installed, redis_server
 

@@ -17,7 +17,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.their_suites import complaints, expected, read_surefire, run, tail
 from tickwheel_bench.redis_server import is_installed, redis_server
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.rocketmq.gateway_process import Gateway
 from tickwheel_bench.rocketmq.their_server import Group, MessageType, RocketMQ, Topic, rocketmq
 

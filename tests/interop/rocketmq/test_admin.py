@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 import tickwheel.sync
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.rocketmq.admin import CLUSTER, Administration
 
 UPDATE_TOPIC: Final = {"topic": "%DLQ%billing", "writeQueueNums": "8", "attributes": "+message.type=DELAY"}

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import pytest
 
 import tickwheel.sync
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.certificates import Files
+from tests.support.processes.daemon_harness import Daemon
 from tests.support.rocketmq.admin import CLUSTER, Administration
 from tests.support.rocketmq.gateway_process import Gateway
 from tests.support.run.their_suites import (

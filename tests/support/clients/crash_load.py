@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import trio
 
-from tests.integration.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel import Batch, Client, Message, SendUncertain, Subscription, TickwheelError, TransactionRefused
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.url import Urls

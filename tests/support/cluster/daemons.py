@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.clients.crash_load import Ledger
 from tests.support.clients.http_client import get
 from tests.support.clients.shifted_clock import ShiftedClock
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.stores.small_disk import fill
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_bench.processes import free_port

@@ -29,16 +29,16 @@ MODULES: Final = ("tickwheel_broker.cluster.node_process", "tickwheel_broker.clu
 _PATIENCE_S: Final = 60.0
 
 CORE: Final = (
-    "test_daemon_messages.py",
-    "test_transactions.py",
-    "test_receipts.py",
-    "test_groups.py",
-    "test_group_requests.py",
-    "test_scheduled.py",
-    "test_topic_settings.py",
-    "test_purge.py",
-    "test_cli_changes.py",
-    "test_looking.py",
+    "delivery/test_daemon_messages.py",
+    "delivery/test_transactions.py",
+    "delivery/test_receipts.py",
+    "groups/test_groups.py",
+    "groups/test_group_requests.py",
+    "schedules/test_scheduled.py",
+    "delivery/test_topic_settings.py",
+    "delivery/test_purge.py",
+    "cli/test_cli_changes.py",
+    "watching/test_looking.py",
 )
 """What clients do with messages, and what is left of it when a server was stopped, or killed."""
 
@@ -51,28 +51,30 @@ _SHIFTED: Final = (
 )
 
 NOT_IN_A_CLUSTER: Final = {
-    "test_bulk.py": _NO_BULK,
-    "test_lost_answers.py::test_the_same_is_told[reserve_ids]": _NO_BULK,
-    "test_lost_answers.py::test_the_same_is_told_by_the_synchronous_client": _NO_BULK,
-    "test_lost_answers_cli.py::test_the_same_is_printed": _NO_BULK,
-    "test_failing_disk.py::test_a_failing_disk_ends_the_daemon[the first sync]": _NO_SYNC,
-    "test_failing_disk.py::test_a_failing_disk_ends_the_daemon[a later sync]": _NO_SYNC,
-    "test_failing_disk.py::test_a_failing_disk_ends_the_daemon[no space at a sync]": _NO_SYNC,
-    "test_daemon_lifecycle.py::test_a_disk_that_does_not_sync_ends_the_daemon": _NO_SYNC,
-    "test_http.py::test_a_broken_disk_ends_the_process_also_with_http": _NO_SYNC,
-    "test_deploy.py::test_the_broker_works_within_the_filter_of_system_calls": _NO_SYNC,
-    "test_daemon_lifecycle.py::test_a_log_damaged_in_the_middle": "a node cuts it there, and fetches the rest again",
-    "test_failing_disk.py::test_a_disk_that_cannot_be_read_at_a_start": "it breaks a start of a broker of its own",
-    "test_daemon_endings.py::test_a_directory_that_goes_ends_it[replaced]": (
+    "schedules/test_bulk.py": _NO_BULK,
+    "client/test_lost_answers.py::test_the_same_is_told[reserve_ids]": _NO_BULK,
+    "client/test_lost_answers.py::test_the_same_is_told_by_the_synchronous_client": _NO_BULK,
+    "cli/test_lost_answers_cli.py::test_the_same_is_printed": _NO_BULK,
+    "disk/test_failing_disk.py::test_a_failing_disk_ends_the_daemon[the first sync]": _NO_SYNC,
+    "disk/test_failing_disk.py::test_a_failing_disk_ends_the_daemon[a later sync]": _NO_SYNC,
+    "disk/test_failing_disk.py::test_a_failing_disk_ends_the_daemon[no space at a sync]": _NO_SYNC,
+    "daemon/test_daemon_lifecycle.py::test_a_disk_that_does_not_sync_ends_the_daemon": _NO_SYNC,
+    "watching/test_http.py::test_a_broken_disk_ends_the_process_also_with_http": _NO_SYNC,
+    "daemon/test_deploy.py::test_the_broker_works_within_the_filter_of_system_calls": _NO_SYNC,
+    "daemon/test_daemon_lifecycle.py::test_a_log_damaged_in_the_middle": (
+        "a node cuts it there, and fetches the rest again"
+    ),
+    "disk/test_failing_disk.py::test_a_disk_that_cannot_be_read_at_a_start": "it breaks a start of a broker of its own",
+    "daemon/test_daemon_endings.py::test_a_directory_that_goes_ends_it[replaced]": (
         "what was put there belongs to another cluster, and a node refuses it when it starts"
     ),
-    "test_embedded.py::test_one_directory_one_owner": _ANOTHER,
-    "test_embedded.py::test_the_daemon_can_serve_the_same_directory_later": _ANOTHER,
-    "test_clock_set.py": _SHIFTED,
-    "test_http.py::test_a_healthy_broker": _TOLD,
-    "test_http.py::test_a_token_is_needed_for_metrics_once_there_is_one": _TOLD,
-    "test_metrics.py::test_metrics_follow_the_rules_of_names": _TOLD,
-    "test_systemd.py::test_from_ready_to_stopping": _TOLD,
+    "client/test_embedded.py::test_one_directory_one_owner": _ANOTHER,
+    "client/test_embedded.py::test_the_daemon_can_serve_the_same_directory_later": _ANOTHER,
+    "daemon/test_clock_set.py": _SHIFTED,
+    "watching/test_http.py::test_a_healthy_broker": _TOLD,
+    "watching/test_http.py::test_a_token_is_needed_for_metrics_once_there_is_one": _TOLD,
+    "watching/test_metrics.py::test_metrics_follow_the_rules_of_names": _TOLD,
+    "daemon/test_systemd.py::test_from_ready_to_stopping": _TOLD,
 }
 """Tests, or files of them, and why."""
 
@@ -181,7 +183,7 @@ running: Clusters | None = None
 
 
 def reason_of(name: str) -> str | None:
-    """Why a test, `file::test[parameters]`, cannot be run against a cluster; None: it can."""
+    """Why a test, `folder/file::test[parameters]`, cannot be run against a cluster; None: it can."""
     whole = name.partition("[")[0]
     return next(
         (NOT_IN_A_CLUSTER[one] for one in (name, whole, name.partition("::")[0]) if one in NOT_IN_A_CLUSTER),

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from tests.integration.daemon_harness import PATIENCE_S
+from tests.support.processes.daemon_harness import PATIENCE_S
 from tickwheel_gateway.wire import schema
 
 CLIENT = (("x-mq-client-id", "host@1@0"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))

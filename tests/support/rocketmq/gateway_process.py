@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 from types import TracebackType
 
-from tests.integration.cli_harness import Shell
-from tests.integration.daemon_harness import PATIENCE_S
+from tests.support.processes.cli_harness import Shell
+from tests.support.processes.daemon_harness import PATIENCE_S
 
 
 class Gateway:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.integration.cli_harness import Shell
 from tests.support.clients.certificates import Files
+from tests.support.processes.cli_harness import Shell
 from tickwheel_gateway.clients.credentials import Pair
 
 

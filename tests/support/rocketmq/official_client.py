@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S, Daemon
 from tests.support.clients.http_client import scrape
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.rocketmq.gateway_process import Gateway
 from tickwheel_bench.processes import children_of, wait_until
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tickwheel
-from tests.integration.daemon_harness import Daemon
 from tests.support.clients.http_client import scrape
+from tests.support.processes.daemon_harness import Daemon
 from tickwheel import errors, sync
 from tickwheel.protocol.frames import FrameType
 from tickwheel_broker.config.fields import FIELDS

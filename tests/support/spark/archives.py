@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import tickwheel
-from tests.integration.daemon_harness import PATIENCE_S
+from tests.support.processes.daemon_harness import PATIENCE_S
 from tickwheel.spark.archive.layout import OURS
 
 

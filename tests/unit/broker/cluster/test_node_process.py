@@ -14,8 +14,8 @@ import pytest
 import trio
 
 import tickwheel
-from tests.integration.daemon_harness import RawConnection
 from tests.support.clients.http_client import Answer, get
+from tests.support.processes.daemon_harness import RawConnection
 from tests.support.stores.damage import flip
 from tickwheel.errors import NotConnected, NotInACluster, TickwheelError
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds

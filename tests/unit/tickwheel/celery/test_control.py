@@ -14,8 +14,8 @@ from celery.schedules import crontab
 from kombu import Exchange, Queue
 
 import tickwheel.celery
-from tests.integration.cli_harness import Shell
 from tests.support.frameworks.celery_apps import app_of, arrivals, holding
+from tests.support.processes.cli_harness import Shell
 from tickwheel import embedded, sync
 from tickwheel.celery import Outcome
 from tickwheel.celery.beat.scheduler import TickwheelScheduler

@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, solar
 
-from tests.integration.cli_harness import Shell
 from tests.support.frameworks.celery_apps import app_of, arrivals
+from tests.support.processes.cli_harness import Shell
 from tickwheel import embedded, sync
 from tickwheel.celery.beat import scheduler as module
 from tickwheel.celery.beat.scheduler import TickwheelScheduler

@@ -1,0 +1,108 @@
+"""Backups of a real daemon under load, restored after it was killed; and the commands that make them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+import tickwheel
+from tests.support.processes.cli_harness import Shell
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tickwheel import TickwheelError
+from timerlog.layout import MessageState
+from timerlog.store import Store, StoreSettings
+
+SETTINGS = {"ack_wait": "1s", "segment_bytes": "9MiB", "max_frame_bytes": "256KiB", "max_body_bytes": "64KiB"}
+
+
+async def send_on(client: tickwheel.Client, acknowledged: list[int], stop: trio.Event) -> None:
+    while not stop.is_set():
+        results = await client.send_many("t", [bytes(5_000)] * 40, delay_ms=3_600_000, auto_key=True)
+        acknowledged.extend(results.ids())
+
+
+async def consume_on(client: tickwheel.Client, acked: list[int]) -> None:
+    async with client.subscribe("now", group="g", credit=10) as subscription:
+        async for message in subscription:
+            with suppress(TickwheelError):  # the machine is busy, and the lease ended meanwhile
+                await message.ack(confirm=True)
+                acked.append(message.id)
+
+
+async def test_a_backup_under_load_holds_all_that_was_acknowledged_before(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    acknowledged: list[int] = []
+    acked: list[int] = []
+    with Daemon(tmp_path / "data", **SETTINGS) as daemon:
+        async with tickwheel.Client(daemon.url) as client, trio.open_nursery() as nursery:
+            stop = trio.Event()
+            await client.send_many("now", [b"now"] * 200)
+            await client.create_schedule("weekly", "t", cron="0 9 * * MON")
+            nursery.start_soon(send_on, client, acknowledged, stop)
+            nursery.start_soon(consume_on, client, acked)
+            with trio.fail_after(PATIENCE_S):
+                while len(acknowledged) < 4_000 or len(acked) < 100:
+                    await trio.sleep(0.01)
+            before, acked_before = set(acknowledged), set(acked)
+            made = await trio.to_thread.run_sync(shell.json, "backup", "data", "copy")
+            with trio.fail_after(PATIENCE_S):
+                while len(acknowledged) == len(before):
+                    await trio.sleep(0.01)
+            stop.set()
+            nursery.cancel_scope.cancel()
+        daemon.kill()
+    assert made["messages"] >= len(before) + 200
+    assert len(made["segments"]) > 1
+
+    assert "Restored: new" in shell.text("restore", "copy", "new")
+    with Daemon(tmp_path / "new", **SETTINGS) as daemon:
+        async with tickwheel.Client(daemon.url) as client:
+            schedules = await client.schedules()
+            assert [schedule.name for schedule in schedules] == ["weekly"]
+            # What was acked when the copy was made stays acked; the rest comes again.
+            again: set[int] = set()
+            async with client.subscribe("now", group="g", credit=10) as subscription:
+                with trio.fail_after(PATIENCE_S):  # leases that were given then have to end first
+                    while (await client.stats()).acked < 200:
+                        message = await subscription.receive(timeout=0.2)
+                        if message is not None:
+                            again.add(message.id)
+                            with suppress(TickwheelError):
+                                await message.ack(confirm=True)
+            assert not again & acked_before
+        assert daemon.stop() == 0
+    assert shell.json("inspect", "new")["ok"]
+    store = Store.open(tmp_path / "new", StoreSettings(max_frame_bytes=256 * 1024), 0)
+    states = store.tables.rows["state"][np.array(sorted(before), np.uint64)]
+    assert set(states.tolist()) == {MessageState.SCHEDULED}
+    store.close()
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.run("--data", "d", "send", "tea", "ready", "--in", "50ms")
+    assert "Backed up and verified: copy" in shell.text("backup", "d", "copy", "--rate", "0")
+    assert "The backup is whole: copy" in shell.text("restore", "--verify", "copy")
+    assert shell.error("backup", "d", "copy", code=1)["code"] == "not_empty"
+    assert shell.error("restore", "copy", "d", code=1)["code"] == "not_empty"
+    assert shell.run("restore", "copy", code=2).stdout == b""
+    shell.run("restore", "copy", "new")
+    assert shell.text("receive", "tea", "--count", "1", "--data", "new").endswith("  1  ready\n")
+
+    segment = next((tmp_path / "copy" / "commitlog").iterdir())
+    content = bytearray(segment.read_bytes())
+    content[200] ^= 1
+    segment.write_bytes(content)
+    error = shell.error("restore", "copy", "newer", code=65)
+    assert error["code"] == "bad_backup"
+    assert not (tmp_path / "newer").exists()
+
+
+@pytest.mark.parametrize("arguments", [("backup", "typo", "copy"), ("restore", "typo", "new")])
+def test_a_misspelt_directory(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    Shell(tmp_path).run(*arguments, code=2)
+    assert not list(tmp_path.iterdir())

@@ -16,10 +16,10 @@ import pytest
 
 import tickwheel
 from tests.browser.tabs import PATIENCE_MS, Tabs
-from tests.integration.web.test_web_server import Web, started
 from tests.support.clients.filled import fill
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import Web, started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

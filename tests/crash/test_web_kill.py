@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import tickwheel
-from tests.integration.web.test_web_server import Web, started
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import Web, started
 from tests.support.run.profile import amount
 
 TOPIC: Final = "orders"

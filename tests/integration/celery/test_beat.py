@@ -117,9 +117,9 @@ class Project:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", segment_bytes="64MiB") as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 @pytest.fixture

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 
 from tests.support.processes.cli_harness import Shell
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S
 from tickwheel.protocol.receipts import Receipt, decode_receipt
 
 FAILED, TIMED_OUT = 1, 3
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("cli-changes") / "data", segment_bytes="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, daemon.url)
 
 
 def send_all(shell: Shell, topic: str, *messages: dict[str, object]) -> None:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from tests.support.processes.cli_harness import Shell
-from tests.support.processes.daemon_harness import Daemon
 
 USAGE = 2
 FAILED = 1
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    directory = tmp_path_factory.mktemp("cli-delivery") / "data"
-    with Daemon(directory, segment_bytes="64MiB", check_after="100ms") as running:
-        yield running
-
-
-@pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, daemon.url)
+def daemon_settings() -> dict[str, Any]:
+    """Prepared messages are asked about soon."""
+    return {"check_after": "100ms"}
 
 
 def parsed(shell: Shell, *arguments: str, stdin: bytes = b"") -> object:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes.cli_harness import Serve, Shell
-from tests.support.processes.daemon_harness import Daemon
 
 FAILED, USAGE = 1, 2
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("cli-first-use") / "data", segment_bytes="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, daemon.url)
 
 
 def send_three(shell: Shell, topic: str) -> list[str]:

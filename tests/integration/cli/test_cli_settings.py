@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.processes.cli_harness import Shell
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S
 
 FAILED = 1
 SETTINGS: dict[str, tuple[str, float, str, float]] = {
@@ -30,17 +26,6 @@ SETTINGS: dict[str, tuple[str, float, str, float]] = {
     "max_body_bytes": ("64KiB", 65_536, "1MiB", 1_048_576),
 }
 """By wire name: one value as it is typed and as it is kept, and another."""
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("cli-settings") / "data", segment_bytes="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, daemon.url)
 
 
 def flags(column: int) -> list[str]:

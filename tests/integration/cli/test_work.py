@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -29,15 +29,16 @@ from tickwheel_bench.processes import wait_until
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "consumers.md"
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", ack_wait="2s") as running:
-        yield running
+@pytest.fixture(scope="module")
+def daemon_settings() -> dict[str, Any]:
+    """Leases end soon."""
+    return {"ack_wait": "2s"}
 
 
 @pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, daemon.url)
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 def blocks(language: str) -> list[str]:

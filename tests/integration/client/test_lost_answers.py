@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -334,12 +334,6 @@ async def set_group(client: Any, topic: str, arm: Arm) -> Any:
 
 def nothing() -> None:
     """Arms no loss."""
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("lost") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 @pytest.fixture

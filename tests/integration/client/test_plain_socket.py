@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -17,12 +17,6 @@ from tickwheel.client.plain_socket import PlainSocket, without_layers
 from tickwheel.errors import InternalError
 
 BODY_BYTES = 900_000
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("broker") / "data") as daemon:
-        yield daemon
 
 
 @asynccontextmanager

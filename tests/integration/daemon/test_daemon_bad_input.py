@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -40,10 +41,16 @@ LIMITS = {
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon") / "data", **LIMITS) as running:
-        yield running
-        assert not [event for event in running.events() if event["level"] == "error"]
+def daemon_settings() -> dict[str, Any]:
+    """What a test can reach."""
+    return LIMITS
+
+
+@pytest.fixture(scope="module")
+def daemon(daemon: Daemon) -> Iterator[Daemon]:
+    """Nothing that a client does is an error of the broker."""
+    yield daemon
+    assert not [event for event in daemon.events() if event["level"] == "error"]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from html import unescape
 
@@ -15,12 +14,12 @@ from starlette.routing import Mount
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded, may
 from tests.support.clients.asgi import Caller
 from tests.support.clients.filled import SCRIPT, fill, pages, path_of
 from tests.support.clients.visiting import Visitor
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.guarded import Guarded, may
 from tickwheel.look import LOOK
 from tickwheel_web.dashboard.assets import FOLDER as STATIC
 from tickwheel_web.dashboard.assets import Assets
@@ -29,8 +28,6 @@ from tickwheel_web.dashboard.guard import CONTENT_POLICY
 from tickwheel_web.dashboard.page import Page
 from tickwheel_web.dashboard.table import PAGES
 
-__all__ = ["guarded"]  # a fixture
-
 MAX_ASSET_BYTES = 150_000
 MAX_OVERVIEW_BYTES = 60_000
 SHOWN = pages()
@@ -38,12 +35,6 @@ SHOWN = pages()
 
 def name_of(row: Page) -> str:
     return f"{row.method} {row.path}"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("dashboard") / "data") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +52,6 @@ def guarded_parts(guarded: Guarded) -> dict[str, str]:
 async def filled(url: str, token: str) -> dict[str, str]:
     async with tickwheel.Client(url, token=token) as client:
         return await fill(client)
-
-
-@pytest.fixture
-async def visitor(daemon: Daemon) -> AsyncIterator[Visitor]:
-    """Of a broker that wants no tokens."""
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Visitor(app)
-
-
-@pytest.fixture
-async def stranger(guarded: Guarded) -> AsyncIterator[Visitor]:
-    """Of a broker that wants one."""
-    app = tickwheel.web.app(guarded.daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Visitor(app)
 
 
 # -- pages ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
@@ -18,10 +17,10 @@ import trio
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.filled import HOSTILE, SCRIPT
 from tests.support.clients.visiting import Shown, Visitor
 from tests.support.processes.daemon_harness import Daemon, RawConnection
+from tests.support.processes.guarded import Guarded
 from tickwheel import Client
 from tickwheel.errors import NotConnected
 from tickwheel.protocol.frames import FrameType
@@ -29,28 +28,7 @@ from tickwheel.protocol.messages import SendColumns, encode_send
 from tickwheel_web.dashboard.messages import letters
 from tickwheel_web.dashboard.messages.sending import FORM
 
-__all__ = ["guarded"]  # a fixture
-
 DAY = timedelta(days=1)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("messages") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def client(daemon: Daemon) -> AsyncIterator[Client]:
-    async with tickwheel.Client(daemon.url) as found:
-        yield found
-
-
-@pytest.fixture
-async def visitor(daemon: Daemon) -> AsyncIterator[Visitor]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Visitor(app)
 
 
 def notice(page: Shown) -> str:

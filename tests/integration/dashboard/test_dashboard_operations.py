@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
 import trio
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.filled import SCRIPT
 from tests.support.clients.visiting import Visitor
 from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.guarded import Guarded
 from tickwheel.errors import Forbidden
 from tickwheel_web.dashboard.operations import audit
 
-__all__ = ["guarded"]  # a fixture
-
 
 @pytest.fixture
-async def visitor(guarded: Guarded) -> AsyncIterator[Visitor]:
-    """Who runs the broker."""
-    app = tickwheel.web.app(guarded.daemon.url)
-    async with app.router.lifespan_context(app):
-        found = Visitor(app)
-        await found.log_in(guarded.tokens["operator"])
-        yield found
+async def visitor(stranger: Visitor, guarded: Guarded) -> Visitor:
+    """Runs the broker."""
+    await stranger.log_in(guarded.tokens["operator"])
+    return stranger
 
 
 async def test_clients_are_shown_and_disconnected(visitor: Visitor, guarded: Guarded) -> None:

@@ -12,16 +12,14 @@ import pytest
 import trio
 
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.asgi import Caller
 from tests.support.clients.visiting import Visitor
 from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.guarded import Guarded
 from tickwheel.errors import BadArgument, ConfigError
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_web.middleware.forwarded import Proxies
 from tickwheel_web.middleware.person import PERSON, Person
-
-__all__ = ["guarded"]  # a fixture
 
 PROXY, OTHER = "192.0.2.1", "203.0.113.9"
 LOGIN = "Log in"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -11,14 +11,12 @@ import trio
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.filled import HOSTILE, SCRIPT
 from tests.support.clients.visiting import Shown, Visitor
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.guarded import Guarded
 from tickwheel.errors import UnknownEndpoint
 from tickwheel_web.dashboard.push import acting
-
-__all__ = ["guarded"]  # a fixture
 
 FORM = {
     "name": "shop", "topic": "orders", "start": "latest", "url": "https://shop.example/hooks", "allow_urls": "",
@@ -27,25 +25,12 @@ FORM = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("push") / "data") as running:
-        yield running
-
-
 @pytest.fixture
-async def client(daemon: Daemon) -> AsyncIterator[tickwheel.Client]:
-    async with tickwheel.Client(daemon.url) as found:
-        yield found
-        for one in await found.endpoints():
-            await found.delete_endpoint(one.name)
-
-
-@pytest.fixture
-async def visitor(daemon: Daemon) -> AsyncIterator[Visitor]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Visitor(app)
+async def client(client: tickwheel.Client) -> AsyncIterator[tickwheel.Client]:
+    """What a test has made goes with it."""
+    yield client
+    for one in await client.endpoints():
+        await client.delete_endpoint(one.name)
 
 
 async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: tickwheel.Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
 import pyarrow.ipc
@@ -13,15 +12,13 @@ from markupsafe import escape
 import tickwheel
 import tickwheel.web
 from tests.integration.watching.test_query import ENDLESS
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.asgi import Caller
 from tests.support.clients.filled import HOSTILE, SCRIPT
 from tests.support.clients.visiting import Visitor
 from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.guarded import Guarded
 from tickwheel_web.dashboard.querying import query
 from tickwheel_web.dashboard.querying.columns import COLUMNS
-
-__all__ = ["guarded"]  # a fixture
 
 
 def path(sql: str, page: str = "/query", **more: str) -> str:
@@ -30,13 +27,10 @@ def path(sql: str, page: str = "/query", **more: str) -> str:
 
 
 @pytest.fixture
-async def visitor(guarded: Guarded) -> AsyncIterator[Visitor]:
-    """Who may look at all topics."""
-    app = tickwheel.web.app(guarded.daemon.url)
-    async with app.router.lifespan_context(app):
-        found = Visitor(app)
-        await found.log_in(guarded.tokens["monitor"])
-        yield found
+async def visitor(stranger: Visitor, guarded: Guarded) -> Visitor:
+    """May look at all topics."""
+    await stranger.log_in(guarded.tokens["monitor"])
+    return stranger
 
 
 async def test_rows_are_shown_and_downloaded(visitor: Visitor, guarded: Guarded) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,13 +11,11 @@ import trio
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.filled import HOSTILE, SCRIPT
 from tests.support.clients.visiting import Visitor
 from tests.support.processes.daemon_harness import Daemon
+from tests.support.processes.guarded import Guarded
 from tickwheel.errors import UnknownSchedule
-
-__all__ = ["guarded"]  # a fixture
 
 FORM = {
     "existing": "", "name": "standup", "topic": "chat", "cron": "0 9 * * MON-FRI", "tz": "Europe/Berlin", "every": "",
@@ -26,25 +24,12 @@ FORM = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("schedules") / "data") as running:
-        yield running
-
-
 @pytest.fixture
-async def client(daemon: Daemon) -> AsyncIterator[tickwheel.Client]:
-    async with tickwheel.Client(daemon.url) as found:
-        yield found
-        for one in await found.schedules():
-            await found.delete_schedule(one.name)
-
-
-@pytest.fixture
-async def visitor(daemon: Daemon) -> AsyncIterator[Visitor]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Visitor(app)
+async def client(client: tickwheel.Client) -> AsyncIterator[tickwheel.Client]:
+    """What a test has made goes with it."""
+    yield client
+    for one in await client.schedules():
+        await client.delete_schedule(one.name)
 
 
 async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: tickwheel.Client) -> None:

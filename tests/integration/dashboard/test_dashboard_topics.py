@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,35 +12,13 @@ from markupsafe import escape
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_tokens import Guarded, guarded
 from tests.support.clients.filled import SCRIPT
 from tests.support.clients.visiting import Shown, Visitor
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.guarded import Guarded
 from tickwheel_web.dashboard.topics import holding
 
-__all__ = ["guarded"]  # a fixture
-
 LATER = timedelta(days=1)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder: Path = tmp_path_factory.mktemp("dashboard-topics")
-    with Daemon(folder / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def client(daemon: Daemon) -> AsyncIterator[tickwheel.Client]:
-    async with tickwheel.Client(daemon.url) as found:
-        yield found
-
-
-@pytest.fixture
-async def visitor(daemon: Daemon) -> AsyncIterator[Visitor]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Visitor(app)
 
 
 def said(page: Shown) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,12 +13,6 @@ from tickwheel import Message, Subscription
 
 ACK_WAIT_MS, LEAST_MS, MOST_MS = 60_000, 120_000, 1_000_000
 COUNT = 40
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("backoff") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def get(subscription: Subscription) -> Message:

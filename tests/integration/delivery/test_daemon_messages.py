@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -19,10 +19,9 @@ MAX_BODY_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    directory = tmp_path_factory.mktemp("daemon") / "data"
-    with Daemon(directory, max_body_bytes=MAX_BODY_BYTES, ack_wait="300ms", segment_bytes="64MiB") as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """Bodies are small, and leases end soon."""
+    return {"max_body_bytes": MAX_BODY_BYTES, "ack_wait": "300ms"}
 
 
 async def take(subscription: Subscription, count: int) -> list[Message]:

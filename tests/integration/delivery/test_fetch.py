@@ -3,7 +3,6 @@ its receipts from anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import anyio
@@ -17,12 +16,6 @@ from tickwheel.errors import BadArgument, BadTopicName, RequestUncertain, StaleR
 from tickwheel.protocol.frames import FrameType
 
 LONG = timedelta(seconds=PATIENCE_S)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("fetch") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def test_what_is_fetched_is_settled_like_any_message(daemon: Daemon, topic: str) -> None:

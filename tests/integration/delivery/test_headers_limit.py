@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,6 @@ def headers_of(encoded_bytes: int, **others: Any) -> dict[str, Any]:
 
 
 FITS, TOO_LARGE = headers_of(MAX_HEADERS_BYTES), headers_of(MAX_HEADERS_BYTES + 1)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("headers") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def _send(client: tickwheel.Client, topic: str, headers: dict[str, Any]) -> None:

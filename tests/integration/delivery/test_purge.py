@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -22,10 +22,16 @@ BODY = bytes(1_000)
 SEGMENTS = {"segment_bytes": "64MiB"}
 
 
+@pytest.fixture(scope="module")
+def daemon_settings() -> dict[str, Any]:
+    """Segments of the log are small."""
+    return SEGMENTS
+
+
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", **SEGMENTS) as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 async def work_off(client: tickwheel.Client, topic: str, count: int = COUNT) -> None:

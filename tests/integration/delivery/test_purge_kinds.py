@@ -3,9 +3,9 @@ transactions, dead letters, schedules, ordering keys, keys; also with a query ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -21,11 +21,16 @@ from tickwheel.errors import DiskFull
 HEADER = "tickwheel-dead"
 
 
+@pytest.fixture(scope="module")
+def daemon_settings() -> dict[str, Any]:
+    """What is done is purged at once."""
+    return {"purge_after": "0s"}
+
+
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    settings = {"segment_bytes": "64MiB", "purge_after": "0s"}
-    with Daemon(tmp_path / "data", **settings) as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 async def get(subscription: tickwheel.Subscription[tickwheel.Message, tickwheel.Batch]) -> tickwheel.Message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,12 +14,6 @@ from tickwheel import Message, Subscription
 from tickwheel.errors import BadArgument, MessageCancelled, StaleReceipt
 
 HEADER = "tickwheel-dead"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("receipts") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def get(subscription: Subscription, patience_s: float = PATIENCE_S) -> Message:

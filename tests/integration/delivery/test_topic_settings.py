@@ -16,12 +16,6 @@ from tickwheel.errors import BadTopicSettings, BodyTooLarge, TopicExists, TopicI
 VITESS = "vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,vt_cache_size=10000,vt_poller_interval=30"
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Daemon:
-    with Daemon(tmp_path_factory.mktemp("settings") / "data", segment_bytes="64MiB") as running:
-        yield running
-
-
 async def test_create_show_change_delete(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         made = await client.create_topic(topic, ack_wait=timedelta(seconds=5), max_attempts=3)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +17,9 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    directory = tmp_path_factory.mktemp("transactions") / "data"
-    with Daemon(directory, segment_bytes="64MiB", check_after="200ms", check_interval="300ms") as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """Prepared messages are asked about soon, and often."""
+    return {"check_after": "200ms", "check_interval": "300ms"}
 
 
 async def get(subscription: Subscription) -> Message:

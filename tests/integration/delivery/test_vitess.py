@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -28,10 +28,9 @@ MAX_FRAME_BYTES = 5 << 20
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    directory = tmp_path_factory.mktemp("vitess") / "data"
-    with Daemon(directory, segment_bytes="64MiB", max_frame_bytes=MAX_FRAME_BYTES) as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """Frames are small."""
+    return {"max_frame_bytes": MAX_FRAME_BYTES}
 
 
 @pytest.fixture

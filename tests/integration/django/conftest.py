@@ -14,11 +14,9 @@ from tests.support.processes.daemon_harness import Daemon
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(
-        tmp_path_factory.mktemp("django-broker") / "data", ack_wait="2s", min_backoff="1s"
-    ) as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """Leases end soon, and tasks are tried again soon."""
+    return {"ack_wait": "2s", "min_backoff": "1s"}
 
 
 @pytest.fixture

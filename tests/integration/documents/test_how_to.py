@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import CodeType
@@ -48,16 +48,17 @@ FILES = {
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", segment_bytes="64MiB") as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 @pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
+def shell(shell: Shell) -> Shell:
+    """The files that the pages name are there."""
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
-    return Shell(tmp_path, daemon.url)
+        (shell.directory / name).write_text(text)
+    return shell
 
 
 def blocks(page: Path, language: str) -> list[str]:

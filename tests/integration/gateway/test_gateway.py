@@ -38,12 +38,6 @@ def route(topic: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("gateway") / "data", segment_bytes="32MiB") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def gateway(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with Gateway(daemon.unix_url, tmp_path_factory.mktemp("process"), "--fifo-groups", "*-fifo") as running:
         yield running

@@ -53,12 +53,6 @@ class Two:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("workers") / "data", segment_bytes="32MiB") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def gateway(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with Gateway(daemon.unix_url, tmp_path_factory.mktemp("process"), *TWO) as running:
         yield running

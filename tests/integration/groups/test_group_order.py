@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,12 +15,6 @@ from tests.support.processes.daemon_harness import Daemon
 from tickwheel.errors import BadArgument, UnknownGroup
 
 WAIT = timedelta(seconds=30)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("order") / "data") as running:
-        yield running
 
 
 async def bodies(client: tickwheel.Client, topic: str, group: str) -> list[bytes]:

@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,12 +26,6 @@ FAILED = 1
 
 class _Vanishes(Exception):
     """The subscriber is gone without a word."""
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("groups") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def get(subscription: Subscription) -> Message:

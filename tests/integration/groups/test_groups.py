@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -19,12 +18,6 @@ from tickwheel import Message, Subscription
 from tickwheel.errors import BadArgument, UnknownShard
 
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("groups") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def get(subscription: Subscription) -> Message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,12 +25,6 @@ from tickwheel.protocol.target_headers import Task, task_of
 
 URL = "https://shop.example/hooks"
 SECRET = "whsec_" + "c2VjcmV0" * 4
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("endpoints") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def test_it_is_made_changed_switched_and_deleted(daemon: Daemon) -> None:

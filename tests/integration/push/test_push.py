@@ -76,12 +76,6 @@ class Pusher:
         self.process.stderr.close()
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("push") / "data", segment_bytes="64MiB") as running:
-        yield running
-
-
 class Shared:
     """One process and one receiver for the tests that end neither; each test has paths of its own."""
 

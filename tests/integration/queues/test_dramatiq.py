@@ -20,8 +20,8 @@ from dramatiq.middleware import Retries
 from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 
-from tests.integration.security.test_tokens import Place
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.guarded import Place
 from tickwheel import sync
 from tickwheel.dramatiq import BrokerRetries, TickwheelBroker
 from tickwheel.errors import BadArgument, BadTopicName, ConnectionDenied
@@ -29,12 +29,6 @@ from tickwheel_bench.processes import wait_until
 
 _numbers = count()
 JOIN_MS = int(PATIENCE_S * 1_000)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("dramatiq") / "data") as running:
-        yield running
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ from tickwheel.dramatiq import BrokerRetries, TickwheelBroker
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("retries") / "data") as running:
-        yield running
-
-
 @pytest.fixture(params=[Retries, BrokerRetries], ids=lambda one: one.__name__)
 def broker(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[TickwheelBroker]:
     others: list[Any] = [one() for one in dramatiq.middleware.default_middleware if one is not Retries]

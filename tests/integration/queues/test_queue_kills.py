@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import dramatiq
 import pytest
@@ -152,10 +153,16 @@ def sending(kind: str, url: str) -> Iterator[Sender]:
         sender.stop()
 
 
+@pytest.fixture(scope="module")
+def daemon_settings() -> dict[str, Any]:
+    """Leases end soon."""
+    return {"ack_wait": "2s"}
+
+
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", ack_wait="2s") as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 @pytest.fixture(params=["dramatiq", "taskiq"])

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,10 +32,10 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data") as running:
-        monkeypatch.setenv("TICKWHEEL_URL", running.url)
-        yield running
+def daemon(fresh_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """The programs find it by their environment."""
+    monkeypatch.setenv("TICKWHEEL_URL", fresh_daemon.url)
+    return fresh_daemon
 
 
 def module_of(block: str, name: str, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

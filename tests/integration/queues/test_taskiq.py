@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -24,8 +24,8 @@ from taskiq import (
 )
 from taskiq.receiver import Receiver
 
-from tests.integration.security.test_tokens import Place
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.guarded import Place
 from tickwheel.client.client import Client
 from tickwheel.errors import (
     BadArgument,
@@ -39,12 +39,6 @@ from tickwheel.errors import (
 from tickwheel.taskiq import TickwheelBroker, TickwheelScheduleSource
 
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("taskiq") / "data") as running:
-        yield running
 
 
 @pytest.fixture

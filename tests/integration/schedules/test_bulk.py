@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,9 +22,9 @@ COUNT = 20_000
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", segment_bytes="64MiB") as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 def prepare(client: Client, topic: str, keys: list[bytes], due_ms: int, job: str = JOB) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -31,9 +31,9 @@ DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("forecast") / "data", http_listen=True, http_port=0) as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """The broker has metrics."""
+    return {"http_listen": True, "http_port": 0}
 
 
 async def test_a_thousand_around_24_hours_are_counted_and_not_estimated(

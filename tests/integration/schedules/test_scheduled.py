@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,12 +14,6 @@ import tickwheel
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("scheduled") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 def now_ms() -> int:

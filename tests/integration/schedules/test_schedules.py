@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +26,6 @@ from tickwheel_broker.background.schedule_slots import LEAD_MS
 
 USAGE, FAILED = 2, 1
 HEADER = "tickwheel-schedule"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("schedules") / "data", segment_bytes="64MiB") as running:
-        yield running
 
 
 async def test_it_sends_at_its_times(daemon: Daemon) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from tests.support.clients.certificates import Files
 from tests.support.clients.waiting import until
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon, RawConnection
+from tests.support.processes.guarded import Place
 from tickwheel.errors import (
     BadToken,
     ClientClosed,
@@ -32,38 +32,6 @@ from tickwheel.errors import (
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, encode_body, hello
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.messages import SendColumns, encode_send
-
-
-class Place:
-    """A data directory whose tokens are managed by the command line."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.data = tmp_path / "data"
-        self.shell = Shell(tmp_path)
-        self.audit = tmp_path / "audit.jsonl"
-
-    def tokens(self, *arguments: str) -> Any:
-        done = self.shell.run("tokens", *arguments, "--json", "--data", str(self.data))
-        return json.loads(done.stdout)
-
-    def create(self, name: str, *grants: str, expires_in: str = "") -> str:
-        options = [part for grant in grants for part in ("--grant", grant)]
-        options += ["--expires-in", expires_in] if expires_in else []
-        return str(self.tokens("create", name, *options)["token"])
-
-    def daemon(self, **settings: Any) -> Daemon:
-        return Daemon(self.data, audit_log=str(self.audit), **settings)
-
-    def audited(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.audit.read_text().splitlines()]
-
-    def audited_as(self, event: str, outcome: str) -> list[dict[str, Any]]:
-        return [e for e in self.audited() if (e["event"], e["outcome"]) == (event, outcome)]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 async def try_to_log_in(url: str, **options: Any) -> None:

@@ -12,20 +12,15 @@ import pytest
 import trio
 
 import tickwheel
-from tests.integration.security.test_tokens import Place
 from tests.integration.watching.test_http import http_url
 from tests.support.clients.http_client import get
 from tests.support.processes.daemon_harness import PATIENCE_S, RawConnection
+from tests.support.processes.guarded import Place
 from tickwheel.errors import Forbidden
 from tickwheel.protocol.bodies.requests import encode_body, hello
 from tickwheel.protocol.frames import FrameType, encode_frame
 
 HTTP = {"http_listen": True, "http_port": 0}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 def test_metrics_need_a_token_once_there_is_one(place: Place) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,17 +20,6 @@ from tests.support.run.totals import totals_of
 from tickwheel import Subscription
 from tickwheel.errors import BadArgument, BadRequest, Forbidden, UnknownGroup, UnknownTopic
 from tickwheel.stats import Histogram
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("looking") / "data", segment_bytes="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, daemon.url)
 
 
 async def settle_one(subscription: Subscription, *, is_good: bool) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -32,9 +32,9 @@ GROUP_FIGURES = ("delivered", "redelivered", "acked", "dead")
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("metrics") / "data", max_body_bytes=1_000, **HTTP) as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """The broker has metrics, and small bodies."""
+    return {"max_body_bytes": 1000, **HTTP}
 
 
 def http_url(daemon: Daemon) -> str:

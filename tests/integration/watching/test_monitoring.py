@@ -54,17 +54,22 @@ COLUMNS = 24
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One that has a topic and a group, and has looked through its log."""
-    with Daemon(tmp_path_factory.mktemp("watched") / "data", http_listen=True, http_port=0) as daemon:
-        with sync.Client(daemon.url) as client:
-            client.send_many("t", [b"x"] * 10)
-            with client.subscribe("t", "g") as subscription:
-                for message in subscription:
-                    message.ack(confirm=True)
-                    break
-            client.purge()
-        yield daemon
+def daemon_settings() -> dict[str, Any]:
+    """The broker has metrics."""
+    return {"http_listen": True, "http_port": 0}
+
+
+@pytest.fixture(scope="module")
+def daemon(daemon: Daemon) -> Daemon:
+    """Has a topic and a group, and has looked through its log."""
+    with sync.Client(daemon.url) as client:
+        client.send_many("t", [b"x"] * 10)
+        with client.subscribe("t", "g") as subscription:
+            for message in subscription:
+                message.ack(confirm=True)
+                break
+        client.purge()
+    return daemon
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pyarrow.ipc
@@ -27,10 +28,16 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "query.md"
 ENDLESS = "select sum(a % 7) from range(1000000000000) as numbers(a)"
 
 
+@pytest.fixture(scope="module")
+def daemon_settings() -> dict[str, Any]:
+    """Frames are small."""
+    return {"max_frame_bytes": 5 << 20}
+
+
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", max_frame_bytes=5 << 20) as running:
-        yield running
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 def fill(client: tickwheel.sync.Client) -> None:

@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from select import select
@@ -27,16 +26,16 @@ COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|9[0-7])(?:;\d+)*m")
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("top") / "data") as running:
-        with sync.Client(running.url) as client:
-            for number in range(60):
-                client.create_topic(f"topic-{number:02}")
-            client.create_group("topic-07", "waiting")
-            client.send_many("topic-07", [b"x"] * 7)
-            client.send("topic-59", b"x", delay=timedelta(minutes=30))
-            client.pause_topic("topic-03")
-        yield running
+def daemon(daemon: Daemon) -> Daemon:
+    """Has 60 topics."""
+    with sync.Client(daemon.url) as client:
+        for number in range(60):
+            client.create_topic(f"topic-{number:02}")
+        client.create_group("topic-07", "waiting")
+        client.send_many("topic-07", [b"x"] * 7)
+        client.send("topic-59", b"x", delay=timedelta(minutes=30))
+        client.pause_topic("topic-03")
+    return daemon
 
 
 class Terminal:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -27,10 +27,9 @@ MAX_BODY_BYTES = 100
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    directory = tmp_path_factory.mktemp("traced") / "data"
-    with Daemon(directory, max_body_bytes=MAX_BODY_BYTES) as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """Bodies are small."""
+    return {"max_body_bytes": MAX_BODY_BYTES}
 
 
 class Spans:

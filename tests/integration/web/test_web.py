@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ LATER = "2031-05-01T09:00:00+02:00"
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web") / "data", max_body_bytes="64KiB") as running:
-        yield running
+def daemon_settings() -> dict[str, Any]:
+    """Bodies are small."""
+    return {"max_body_bytes": "64KiB"}
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -14,19 +13,6 @@ import tickwheel
 import tickwheel.web
 from tests.support.clients.asgi import Caller
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def ask(daemon: Daemon) -> AsyncIterator[Caller]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Caller(app)
 
 
 async def send(ask: Caller, topic: str, count: int) -> list[str]:

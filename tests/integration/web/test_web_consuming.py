@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,6 @@ from tickwheel_web.limits import MAX_POLLS_PER_TOKEN
 
 GROUP = "/v1/topics/{}/groups/{}"
 WAIT = {"wait": "60s"}
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web-consuming") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def ask(daemon: Daemon) -> AsyncIterator[Caller]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Caller(app)
 
 
 async def receive(ask: Caller, topic: str, count: int = 1, group: str = "g", **how: Any) -> list[Any]:

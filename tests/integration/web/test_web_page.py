@@ -15,10 +15,10 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from tests.integration.documents.test_how_to import RECEIPT, ROOT, blocks
-from tests.integration.web.test_web_server import started
 from tests.support.clients.asgi import Caller
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import started
 
 PAGE = ROOT / "docs" / "how-to" / "http.md"
 DASHBOARD = ROOT / "docs" / "how-to" / "dashboard.md"

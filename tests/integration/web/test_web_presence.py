@@ -5,34 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 import tickwheel
-from tests.integration.web.test_web_server import Web, started
-from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import Web
 
 JSON = {"Content-Type": "application/json"}
 LARGE = b"x" * (3 << 20)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web-presence") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-def web(daemon: Daemon, tmp_path: Path) -> Iterator[Web]:
-    found = started(Shell(tmp_path, daemon.url))
-    yield found
-    found.process.kill()
-    found.process.communicate(timeout=PATIENCE_S)
 
 
 def post(web: Web, target: str, what: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,19 +15,6 @@ from tickwheel.protocol.target_headers import Task, task_of
 
 SHOP = {"topic": "orders", "url": "https://shop.example/hooks"}
 TASKS = {"topic": "jobs", "allow_urls": ["https://*.example/jobs/*"]}
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def ask(daemon: Daemon) -> AsyncIterator[Caller]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Caller(app)
 
 
 async def test_an_endpoint_from_its_creation_to_its_end(ask: Caller) -> None:

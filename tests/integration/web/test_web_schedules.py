@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tickwheel.web
 from tests.support.clients.asgi import Caller
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import Daemon
 
 MORNING = {"topic": "chat", "cron": "0 9 * * MON-FRI", "tz": "Europe/Paris", "body": {"call": "stand-up"}}
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def ask(daemon: Daemon) -> AsyncIterator[Caller]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Caller(app)
 
 
 async def test_a_schedule_from_its_creation_to_its_end(ask: Caller) -> None:

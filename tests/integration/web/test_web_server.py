@@ -14,8 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 
 import msgspec
@@ -26,39 +25,8 @@ from tests.support.clients.certificates import Files
 from tests.support.clients.http_client import get
 from tests.support.processes.cli_harness import PROGRAM, Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import Web, started
 from tickwheel_web.server import MORE_HANDSHAKES
-
-
-@dataclass(frozen=True)
-class Web:
-    """A broker, and HTTP for it."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-    def connection(self) -> HTTPConnection:
-        return HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-
-    def say(self, words: bytes) -> tuple[bytes, dict[str, object]]:
-        """What is answered to bytes of any kind: the first line, and the problem."""
-        with socket.create_connection(("127.0.0.1", self.port), PATIENCE_S) as raw:
-            raw.sendall(words)
-            found = b""
-            while part := raw.recv(1 << 16):
-                found += part
-        head, _, body = found.partition(b"\r\n\r\n")
-        assert b"application/problem+json" in head
-        return head.partition(b"\r\n")[0], json.loads(body)
-
-
-def started(shell: Shell, *options: str) -> Web:
-    process = shell.popen("web", "--port", "0", "--json", *options)
-    assert process.stdout is not None
-    return Web(json.loads(process.stdout.readline())["url"], process)
 
 
 @pytest.fixture(scope="module")

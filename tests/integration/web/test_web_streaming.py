@@ -7,32 +7,22 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from http.client import HTTPConnection, HTTPResponse
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tickwheel
 from tests.integration.web.test_web_presence import post
-from tests.integration.web.test_web_server import Web, started
-from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import Web
 
 LONG = timedelta(seconds=PATIENCE_S)
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data") as running:
-        yield running
-
-
-@pytest.fixture
-def web(daemon: Daemon, tmp_path: Path) -> Iterator[Web]:
-    found = started(Shell(tmp_path, daemon.url))
-    yield found
-    found.process.kill()
-    found.process.communicate(timeout=PATIENCE_S)
+def daemon(fresh_daemon: Daemon) -> Daemon:
+    """Each test has its own."""
+    return fresh_daemon
 
 
 class Events:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import trio
 import tickwheel.web
 from tests.support.clients.asgi import Caller
 from tests.support.processes.cli_harness import Shell
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.guarded import Guarded, may
 from tickwheel.client.calls import Call
 from tickwheel.client.session import Session
 from tickwheel.protocol.bodies.admin import Drop
@@ -34,39 +33,8 @@ from tickwheel_web.endpoints import Endpoint
 from tickwheel_web.shapes import EVENTS
 from tickwheel_web.table import ENDPOINTS
 
-GRANTS = {
-    "all": ("all:*",),
-    "publisher": ("publish:orders*",),
-    "worker": ("consume:orders*",),
-    "owner": ("admin:orders*",),
-    "watcher": ("query:orders*",),
-    "monitor": ("query:*",),
-    "operator": ("admin:*",),
-    "pusher": ("push:orders*", "consume:orders*"),
-    "stranger": ("publish:other", "consume:other", "query:other", "admin:other"),
-}
 HIDDEN = ("not_found", "unknown_schedule", "unknown_endpoint")
 LATER = {"text": "x", "deliver_at": "2031-05-01T09:00:00Z"}
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A broker with tokens."""
-
-    daemon: Daemon
-    tokens: dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    folder = tmp_path_factory.mktemp("guarded")
-    shell, data = Shell(folder), folder / "data"
-    tokens = {}
-    for name, grants in GRANTS.items():
-        options = [word for grant in grants for word in ("--grant", grant)]
-        tokens[name] = str(shell.json("tokens", "create", name, *options, "--data", str(data))["token"])
-    with Daemon(data) as daemon:
-        yield Guarded(daemon, tokens)
 
 
 @pytest.fixture
@@ -77,21 +45,6 @@ async def ask(guarded: Guarded) -> AsyncIterator[Caller]:
 
 
 ROWS = {row.name: row for row in ENDPOINTS}
-
-
-def may(who: str, right: str, topic: str) -> bool:
-    """Whether one of the tokens above has what a row says that it takes."""
-    if right == "any":
-        return True
-    grants = [grant.split(":") for grant in GRANTS[who]]
-    if right == "any on {topic}":
-        return any(fnmatchcase(topic, pattern) for _, pattern in grants)
-    needed = [one.partition(":") for one in right.partition(",")[0].split(" or ")]
-    return any(
-        of in (permission, "all") and (pattern == "*" if where == "*" else fnmatchcase(topic, pattern))
-        for permission, _, where in needed
-        for of, pattern in grants
-    )
 
 
 async def made(ask: Caller, row: Endpoint, who: str) -> dict[str, str]:

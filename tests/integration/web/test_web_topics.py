@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from datetime import datetime
 from http.client import HTTPResponse
@@ -19,26 +18,13 @@ import trio
 
 import tickwheel
 import tickwheel.web
-from tests.integration.web.test_web_server import started
 from tests.support.clients.asgi import Caller
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.web_process import started
 from tickwheel_web.shapes import EVENTS
 
 LATER = "2031-05-01T09:00:00Z"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("web") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-async def ask(daemon: Daemon) -> AsyncIterator[Caller]:
-    app = tickwheel.web.app(daemon.url)
-    async with app.router.lifespan_context(app):
-        yield Caller(app)
 
 
 async def test_a_topic_from_its_creation_to_its_end(ask: Caller) -> None:

@@ -513,6 +513,8 @@ async def send_to_full(node: OneNode, is_enough: Callable[[int], bool]) -> None:
                 except tickwheel.errors.DiskFull:
                     refused += 1
                     await trio.sleep(0.01)
+                except tickwheel.SendUncertain:
+                    pass  # a node that stands still for a second sends its clients away, and goes on
 
 
 def test_an_owner_without_room_hands_over_to_one_that_has_some(tmp_path: Path, full_disks: FullDisks) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from http import HTTPStatus
 from typing import Any, Final, get_type_hints
 
 import msgspec
 
 from tickwheel_web.endpoints import Endpoint
-from tickwheel_web.problems import MEDIA_TYPE, Problem
+from tickwheel_web.problems import MEDIA_TYPE, Problem, title_of
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON
 from tickwheel_web.table import ENDPOINTS, SAID_BY_HAND
 
@@ -122,7 +122,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         }
     problem = {MEDIA_TYPE: {"schema": _reference(Problem)}}
     for status in sorted({*EVERYWHERE, *endpoint.problems}):
-        answers[str(status)] = {"description": HTTPStatus(status).phrase, "content": problem}
+        answers[str(status)] = {"description": title_of(status), "content": problem}
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
@@ -154,6 +154,11 @@ def _form_of(media_type: str) -> dict[str, str]:
 
 def _told(kind: type[msgspec.Struct]) -> str:
     return " ".join((kind.__doc__ or kind.__name__).split())
+
+
+def _indented(docstring: str) -> str:
+    """The docstring of a class as it is written. Python 3.13 takes the indentation away, and older ones leave it."""
+    return inspect.cleandoc(docstring).replace("\n", "\n    ")
 
 
 def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
@@ -216,6 +221,9 @@ def _schemas() -> dict[str, Any]:
             if one is not None:
                 kinds += one if isinstance(one, list) else [one]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = _indented(schema["description"])
     for kind, said in SAID_BY_HAND.items():
         # Always. Beside the schema itself, generators would make unions of classes of `anyOf` and `oneOf`, and some
         # fail; below `then` none of them looks, and programs that check and make requests do.

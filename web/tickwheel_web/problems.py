@@ -14,6 +14,13 @@ from tickwheel.errors import TickwheelError
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 _RETRYABLE: Final = (408, 429, 503)
+_TITLES: Final = {
+    413: "Request Entity Too Large",
+    414: "Request-URI Too Long",
+    416: "Requested Range Not Satisfiable",
+    422: "Unprocessable Entity",
+}
+"""Python 3.13 has other phrases for these. What is answered must not depend on the interpreter."""
 """Of what HTTP itself refuses; errors of the broker say it themselves."""
 
 _CODES_OF_STATUS: Final = {
@@ -92,6 +99,11 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
+def title_of(status: int) -> str:
+    """What an HTTP status means, in two or three words."""
+    return _TITLES.get(status) or HTTPStatus(status).phrase
+
+
 def status_of(error: TickwheelError) -> int:
     """The HTTP status of an error; 500 for one that no request can cause."""
     return _STATUS_OF_CODE.get(error.code, 400 if isinstance(error, ValueError) else 500)
@@ -107,7 +119,7 @@ def problem_of(error: TickwheelError | Refused) -> Problem:
     status = error.status if isinstance(error, Refused) else status_of(error)
     return Problem(
         f"urn:tickwheel:error:{error.code}",
-        HTTPStatus(status).phrase,
+        title_of(status),
         status,
         error.detail if isinstance(error, Refused) else detail_of(error),
         error.code,

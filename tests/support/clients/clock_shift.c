@@ -48,7 +48,10 @@ static void *watch(void *unused) {
     return unused;
 }
 
-__attribute__((constructor)) static void start(void) {
+/* What the functions below need. The constructors of the libraries that a program is linked with come before the one here,
+ * and may ask for the time: mimalloc does, which is in Python since 3.13. So each function looks whether it is there. */
+static void find(void) {
+    if (shift) return;
     real_gettime = dlsym(RTLD_NEXT, "clock_gettime");
     real_settime = dlsym(RTLD_NEXT, "timerfd_settime");
     real_create = dlsym(RTLD_NEXT, "timerfd_create");
@@ -62,11 +65,16 @@ __attribute__((constructor)) static void start(void) {
     if (mapped == MAP_FAILED) abort();
     shift = mapped;
     close(fd);
+}
+
+__attribute__((constructor)) static void start(void) {
+    find();
     pthread_t thread;
     if (pthread_create(&thread, NULL, watch, NULL)) abort();
 }
 
 int clock_gettime(clockid_t clock, struct timespec *out) {
+    find();
     int result = real_gettime(clock, out);
     if (result == 0 && clock == CLOCK_REALTIME) *out = moved(*out, *shift);
     return result;
@@ -104,14 +112,17 @@ static int wait_until(timed_wait *real, int timed_out, void *condition, void *mu
 }
 
 int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
+    find();
     return wait_until((timed_wait *)real_wait, ETIMEDOUT, condition, mutex, until);
 }
 
 int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex, const struct timespec *restrict until) {
+    find();
     return wait_until((timed_wait *)real_cnd_wait, thrd_timedout, condition, mutex, until);
 }
 
 int timerfd_create(int clock, int flags) {
+    find();
     int fd = real_create(clock, flags);
     if (fd >= 0 && clock == CLOCK_REALTIME) {
         pthread_mutex_lock(&lock);
@@ -122,6 +133,7 @@ int timerfd_create(int clock, int flags) {
 }
 
 int timerfd_settime(int fd, int flags, const struct itimerspec *value, struct itimerspec *old) {
+    find();
     struct itimerspec real = *value;
     if (flags & TFD_TIMER_ABSTIME) real.it_value = moved(value->it_value, -*shift);
     return real_settime(fd, flags, &real, old);

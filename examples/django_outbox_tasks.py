@@ -7,6 +7,7 @@ rescheduled. Needs ``pip install 'tickwheel[django]'``; docs/how-to/django-tasks
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -32,6 +33,8 @@ def main() -> None:
         os.environ["TICKWHEEL_URL"] = broker.url
         sys.path.insert(0, str(SHOP))
         django.setup()
+        # With DEBUG, Django 6 logs on the console that a task begins and ends.
+        logging.getLogger("django.tasks").setLevel(logging.WARNING)
         call_command("migrate", verbosity=0)
         trade()
         connections.close_all()

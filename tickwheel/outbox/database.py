@@ -336,13 +336,17 @@ def open_database(where: str | URL | Engine | Database) -> Database:
     if engine.dialect.name not in KINDS:
         raise BadDatabase(f"{engine.dialect.name} is no database that the outbox knows.")
     database = Database(engine, owned=owned)
-    if database.kind == "sqlite" and database.path is None:
-        raise BadDatabase(
-            "An SQLite database in memory is seen by one connection only.",
-            advice="Name a file: sqlite:///app.db",
-        )
-    _check_version(database)
-    database.compare_clocks()
+    try:
+        if database.kind == "sqlite" and database.path is None:
+            raise BadDatabase(
+                "An SQLite database in memory is seen by one connection only.",
+                advice="Name a file: sqlite:///app.db",
+            )
+        _check_version(database)
+        database.compare_clocks()
+    except BaseException:
+        database.close()
+        raise
     return database
 
 

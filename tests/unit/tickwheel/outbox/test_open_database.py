@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,34 @@ def test_what_is_no_database_of_ours(where: str) -> None:
     with pytest.raises(BadDatabase) as caught:
         open_database(where)
     assert caught.value.advice
+
+
+@pytest.fixture
+def connections() -> Iterator[set[Any]]:
+    """Those of SQLAlchemy that are open."""
+    found: set[Any] = set()
+    opened, closed = (lambda one, _: found.add(one)), (lambda one, _: found.discard(one))
+    sa.event.listen(sa.Pool, "connect", opened)
+    sa.event.listen(sa.Pool, "close", closed)
+    yield found
+    sa.event.remove(sa.Pool, "connect", opened)
+    sa.event.remove(sa.Pool, "close", closed)
+
+
+def test_what_is_refused_stays_open_nowhere(
+    connections: set[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in ("sqlite://", "sqlite:///:memory:"):
+        with pytest.raises(BadDatabase):
+            open_database(where)
+    with monkeypatch.context() as patched:
+        patched.setattr("tickwheel.outbox.database._OLDEST", {"SQLite": (99,)})
+        with pytest.raises(BadDatabase, match="too old"):
+            open_database(f"sqlite:///{tmp_path / 'shop.db'}")
+    assert not connections
+    with open_database(f"sqlite:///{tmp_path / 'shop.db'}"):
+        assert connections
+    assert not connections
 
 
 def test_the_password_is_never_told() -> None:

@@ -31,7 +31,7 @@ from tickwheel.outbox.keys.operations import Operation, columns_of
 from tickwheel.outbox.keys.queues import Accounted, Accounting, FailedOperation, InboxMessage
 from tickwheel.outbox.keys.service import BATCH_SIZE, LEASE_S, POLL_INTERVAL_S, KeyService
 from tickwheel.outbox.keys.statistics import KeySpaceStats, read_stats
-from tickwheel.outbox.keys.tables import Tables, check_tables, create_tables
+from tickwheel.outbox.keys.tables import Tables, check_name, check_tables, create_tables
 from tickwheel.outbox.transactions import Transaction, require_transaction
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class KeySpace(InDatabase):
     """
 
     def __init__(self, where: str | URL | Engine | Database, name: str = "tickwheel_keys") -> None:
+        check_name(name)
         super().__init__(where)
         self.name = name
         self._tables = Tables(self.database, name)

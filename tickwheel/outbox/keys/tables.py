@@ -49,15 +49,20 @@ _WORKER: Final = sa.String(100)
 _INNODB: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
 
 
+def check_name(name: object) -> None:
+    """Raises BadTable for what cannot name a key space."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise BadTable(
+            f"{shown(name)} cannot name a key space.",
+            advice="Use at most 40 letters, digits and underscores, and no digit first.",
+        )
+
+
 class Tables:
     """The tables of one key space, and the SQL that differs between databases."""
 
     def __init__(self, database: Database, name: str) -> None:
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise BadTable(
-                f"{shown(name)} cannot name a key space.",
-                advice="Use at most 40 letters, digits and underscores, and no digit first.",
-            )
+        check_name(name)
         self.name = name
         self.kind = database.kind
         self.now: Callable[[], ColumnElement[int]] = lambda: now_ns(database.kind)

@@ -49,6 +49,7 @@ class Queue(InDatabase):
     """Raises BadDatabase, DriverMissing and DatabaseUnavailable like ``open_database``; BadArgument for the name."""
 
     def __init__(self, where: str | URL | Engine | Database, name: str) -> None:
+        queue_table.check_name(name)
         super().__init__(where)
         self.name = name
         self.sql = QueueSql(self.database, name)

@@ -44,13 +44,18 @@ _KINDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-def queue_table(name: str, kind: str) -> sa.Table:
-    """The table as SQLAlchemy sees it. Raises BadArgument for a name that cannot be one."""
+def check_name(name: object) -> None:
+    """Raises BadArgument for what cannot name a queue."""
     if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or len(name.encode()) > MAX_NAME_BYTES:
         raise BadArgument(
             f"{shown(name)} cannot be the name of a queue.",
             advice=f"Use 1 to {MAX_NAME_BYTES} bytes of letters, digits and underscores.",
         )
+
+
+def queue_table(name: str, kind: str) -> sa.Table:
+    """The table as SQLAlchemy sees it. Raises BadArgument for a name that cannot be one."""
+    check_name(name)
     table = sa.Table(
         name,
         sa.MetaData(),

@@ -12,12 +12,17 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support.outbox.messages import rolled_back
+from tickwheel.errors import BadArgument
 from tickwheel.outbox import (
     BadDatabase,
     Database,
     DatabaseBusy,
     DatabaseUnavailable,
     DriverMissing,
+    KeySpace,
+    MessageTable,
+    OutboxError,
+    Queue,
     open_database,
 )
 
@@ -63,6 +68,9 @@ def test_what_is_refused_stays_open_nowhere(
         patched.setattr("tickwheel.outbox.database._OLDEST", {"SQLite": (99,)})
         with pytest.raises(BadDatabase, match="too old"):
             open_database(f"sqlite:///{tmp_path / 'shop.db'}")
+    for kind in (KeySpace, MessageTable, Queue):
+        with pytest.raises((OutboxError, BadArgument)):
+            kind(f"sqlite:///{tmp_path / 'shop.db'}", "")
     assert not connections
     with open_database(f"sqlite:///{tmp_path / 'shop.db'}"):
         assert connections

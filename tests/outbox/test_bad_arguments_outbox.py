@@ -36,12 +36,12 @@ class Odd:
 HUGE = 10**5_000
 MOMENTS: list[Any] = [
     *(1.5, float("nan"), Decimal(1), date(2031, 5, 1), datetime(2031, 5, 1), timedelta.max, True, -1, 1 << 63, HUGE),
-    *("2031-05-01", b"2031", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT"), np.timedelta64(5, "s")),
+    *("2031-05-01", b"2031", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT", "s"), np.timedelta64(5, "s")),
     *(np.float64(1), np.bool_(True), 253_402_300_799_999, datetime.max.replace(tzinfo=UTC), SECOND),
 ]  # fmt: skip
 DURATIONS: list[Any] = [
     *(5, 1.5, float("nan"), Decimal(1), date(2031, 5, 1), NOW, timedelta.max, timedelta.min, -SECOND, True, -1, HUGE),
-    *("5s", b"5s", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT"), np.timedelta64(5, "s")),
+    *("5s", b"5s", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT", "s"), np.timedelta64(5, "s")),
     *(np.int64(5), np.float64(1), timedelta(days=365 * 7_000)),
 ]  # fmt: skip
 MILLISECONDS: list[Any] = [
@@ -82,7 +82,7 @@ VALUES: list[Any] = ["text", 5, None, Odd(), b"x" * ((4 << 20) + 1)]
 COUNTS: list[Any] = [0, -1, 1.5, float("nan"), True, "1", 1 << 63, HUGE, Odd(), None]
 SECONDS: list[Any] = [0, -1, float("nan"), "5", True, SECOND, Odd(), np.timedelta64(5, "s")]
 NAMES: list[Any] = [5, "", b"x", None, HALF, "a\0b", Odd(), ["a"]]
-WRONG_TEXTS: list[Any] = [HALF, Odd(), [1], np.datetime64("NaT"), 1 << 64, {}]
+WRONG_TEXTS: list[Any] = [HALF, Odd(), [1], np.datetime64("NaT", "s"), 1 << 64, {}]
 
 
 class Places:

@@ -43,21 +43,21 @@ ANYTHING: list[Any] = [
     *(1.5, float("nan"), float("inf"), Decimal("1.5"), 1j, True, -1, 1 << 63, 1 << 64, -(1 << 63) - 1, 10**5_000),
     *("", "soon", HALF, b"", b"soon", date(2031, 5, 1), datetime(2031, 5, 1), NOW, SECOND, -SECOND),
     *(timedelta.max, timedelta.min, datetime.max, [], [Odd()], [HALF], {}, {"a": 1}, {1, 2}, Odd(), Odd, len),
-    *(np.datetime64("2031-05-01"), np.datetime64("2031-05-01T00:00:00.000000001"), np.datetime64("NaT")),
-    *(np.timedelta64(5, "s"), np.timedelta64("NaT"), np.float64(1), np.bool_(True), np.zeros(2), np.zeros((2, 2))),
+    *(np.datetime64("2031-05-01"), np.datetime64("2031-05-01T00:00:00.000000001"), np.datetime64("NaT", "s")),
+    *(np.timedelta64(5, "s"), np.timedelta64("NaT", "s"), np.float64(1), np.bool_(True), np.zeros(2), np.zeros((2, 2))),
     *(np.array(["2031"], "datetime64[D]"), np.array([b"x"]), array("d", [1.5]), memoryview(b"ab"), iter([1.5])),
 ]  # fmt: skip
 MOMENTS: list[Any] = [
     *(1.5, float("nan"), Decimal(1), date(2031, 5, 1), datetime(2031, 5, 1), timedelta.max, True, -1, 1 << 63),
     10**5_000,
-    *("2031-05-01", b"2031", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT"), np.timedelta64(5, "s")),
+    *("2031-05-01", b"2031", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT", "s"), np.timedelta64(5, "s")),
     *(np.float64(1), np.bool_(True), 253_402_300_800_000, datetime(1969, 12, 31, tzinfo=UTC)),
 ]  # fmt: skip
 DURATIONS: list[Any] = [
     *(5, 1.5, float("nan"), Decimal(1), date(2031, 5, 1), NOW, timedelta.max, timedelta.min, -SECOND, True, -1),
     1 << 63,
-    *("5s", b"5s", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT"), np.timedelta64(5, "s")),
-    *(np.timedelta64("NaT"), np.int64(5), np.float64(1)),
+    *("5s", b"5s", Odd(), {}, np.datetime64("2031-05-01"), np.datetime64("NaT", "s"), np.timedelta64(5, "s")),
+    *(np.timedelta64("NaT", "s"), np.int64(5), np.float64(1)),
 ]  # fmt: skip
 MILLISECONDS: list[Any] = [
     1.5,
@@ -351,7 +351,7 @@ def test_of_many_what_is_no_time_refuses_the_call_and_what_is_out_of_range_its_o
             None,
             True,
             datetime(2031, 5, 1),
-            np.datetime64("NaT"),
+            np.datetime64("NaT", "s"),
         ):
             with pytest.raises(BadTime):
                 client.send_many("v", [b"x"] * 2, deliver_at=[NOW, bad])

@@ -193,6 +193,8 @@ def _delay_of_one(delay: Any, name: str) -> int:
 def _timedeltas(delays: Any) -> Any:
     """A numpy array of timedelta64 as whole milliseconds, rounded up; bare numbers are refused. Raises BadTime."""
     if getattr(getattr(delays, "dtype", None), "kind", "") == "m" and getattr(delays, "ndim", 0) == 1:
+        if getattr(delays.dtype, "str", "")[1:] == "m8":  # with a unit it is "m8[s]"
+            raise _no_unit()
         whole = delays.astype("timedelta64[ms]")
         if (whole != whole).any():  # NaT is not equal to itself
             raise BadTime("A delay is NaT, which is no time.", advice="Use a delay of zero or more.")
@@ -203,9 +205,13 @@ def _timedeltas(delays: Any) -> Any:
         memoryview(delays)
     except Exception:
         return delays
-    raise BadTime(
+    raise _no_unit()
+
+
+def _no_unit() -> BadTime:
+    return BadTime(
         "delay is an array of numbers, which do not say in which unit.",
-        advice="Write delay_ms= for milliseconds, or use an array of timedelta64.",
+        advice="Write delay_ms= for milliseconds, or use an array of timedelta64, with a unit.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from array import array
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -63,6 +64,10 @@ async def test_many_delays_have_units_too() -> None:
         for bare in BARE:
             with pytest.raises(BadTime):
                 await client.send_many("tea", [b"a", b"b"], delay=bare)
+        with warnings.catch_warnings(action="ignore"):  # NumPy 2.5 deprecates that there is no unit
+            generic = np.array([5, 6], dtype="timedelta64")
+        with pytest.raises(BadTime, match="do not say in which unit"):
+            await client.send_many("tea", [b"a", b"b"], delay=generic)
         with pytest.raises(BadTime, match="NaT"):
             await client.send_many("tea", [b"a"], delay=np.array(["NaT"], dtype="timedelta64[s]"))
         assert server.messages == []

@@ -16,6 +16,7 @@ from tests.support.run.order import LongestFirst, longest_first
 from tests.support.run.outcomes import Outcomes
 from tests.support.run.profile import DRAWS, PROFILE, SEED, SOAK, amount
 from tests.support.run.run_folder import RunFolder
+from tests.support.run.warned import ARE_ALL_ERRORS
 from timerlog.files.holes import Holes
 
 # A write to a page of a table that was given back to the disk ends the process: it may not happen.
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(crashes)
+    if ARE_ALL_ERRORS:
+        config.addinivalue_line("filterwarnings", "error")
     is_worker = hasattr(config, "workerinput")
     folder: Path | None = config.option.outcomes
     if folder is not None:

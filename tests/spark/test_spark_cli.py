@@ -13,6 +13,7 @@ import pytest
 import tickwheel
 from tests.spark.conftest import Pipeline
 from tests.support.processes.cli_harness import Shell
+from tests.support.run.warned import filters_of_a_process
 from tickwheel.spark import SourceError
 from tickwheel.spark.answers import BadSql
 
@@ -44,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_shell_runs_it(folder: Path) -> None:
     shell = Shell(folder)
     # PySpark leaves sockets and pipes to the interpreter's end.
-    shell.environment["PYTHONWARNINGS"] = "error,ignore::ResourceWarning"
+    shell.environment["PYTHONWARNINGS"] = filters_of_a_process("ignore::ResourceWarning")
     sql = "select state, count(*) as n, min(time_created) as since from messages where state in ('acked', 'scheduled')"
     done = shell.run(
         "pipeline", "sql", "--data", "data", f"{sql} group by state order by state", "--json", *FAST

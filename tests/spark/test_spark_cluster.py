@@ -13,6 +13,7 @@ import pytest
 
 import tickwheel
 from tests.support.processes.cli_harness import Shell
+from tests.support.run.warned import filters_of_a_process
 from tests.support.spark.standalone import WORKER_HOSTS, Cluster, standalone_cluster
 
 SMALL = {
@@ -51,7 +52,7 @@ def pipeline(cluster: Cluster, work: tuple[Path, str]) -> Any:
     """Runs a command of `tickwheel pipeline` on the cluster, and returns the JSON that it prints."""
     shell = Shell(*work)
     # PySpark leaves sockets and pipes to the interpreter's end.
-    shell.environment["PYTHONWARNINGS"] = "error,ignore::ResourceWarning"
+    shell.environment["PYTHONWARNINGS"] = filters_of_a_process("ignore::ResourceWarning")
     conf = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
 
     def run(*arguments: str) -> Any:

@@ -15,6 +15,7 @@ import trio
 
 import tickwheel
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.run.warned import filters_of_a_process
 from tickwheel.errors import DiskFull
 from tickwheel_broker.exit_codes import ExitCode
 
@@ -164,7 +165,7 @@ def test_a_disk_that_cannot_be_read_at_a_start(tmp_path: Path) -> None:
         text=True,
         timeout=PATIENCE_S * 3,
         check=False,
-        env={**os.environ, "PYTHONWARNINGS": "error"},
+        env={**os.environ, "PYTHONWARNINGS": filters_of_a_process()},
     )
     assert "(INJECTED)" in log.read_text()
     assert started.returncode == ExitCode.IO_ERROR, started.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.run.warned import filters_of_a_process
 from tickwheel_bench.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +56,7 @@ class Terminal:
         self.environment = {
             **os.environ,
             "PATH": path,
-            "PYTHONWARNINGS": "error",
+            "PYTHONWARNINGS": filters_of_a_process(),
             "TICKWHEEL_URL": self.url,
             "TICKWHEEL_LISTEN_PORT": str(self.port),
         }

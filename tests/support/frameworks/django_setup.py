@@ -16,6 +16,8 @@ from typing import Any
 import django
 import sqlalchemy as sa
 
+from tests.support.run.warned import filters_of_a_process
+
 SETTINGS = "tests.support.frameworks.django_project.settings"
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
@@ -97,7 +99,7 @@ class Processes:
             **os.environ,
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-            "PYTHONWARNINGS": "error",
+            "PYTHONWARNINGS": filters_of_a_process(),
             "PYTHONUNBUFFERED": "1",
             "TICKWHEEL_TEST_DATABASE": json.dumps(config),
             "TICKWHEEL_TEST_OPTIONS": json.dumps(options),

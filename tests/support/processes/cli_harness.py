@@ -23,6 +23,7 @@ import sniffio
 from click.testing import CliRunner
 
 from tests.support.clients import forking
+from tests.support.run.warned import filters_of_a_process
 from tickwheel_cli.main import root
 
 PATIENCE_S = 60.0
@@ -30,8 +31,14 @@ SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
 PROGRAM = [sys.executable, "-c", "from tickwheel_cli.main import main; main()"]
-_FORKED = "import warnings; warnings.simplefilter('error'); from tickwheel_cli.main import main; main()"
-_MODULES = ("tickwheel_cli.main", "tickwheel.client", "tickwheel_broker.config.load", "numpy")
+_FORKED = "from tests.support.run import warned; warned.apply_filters(); from tickwheel_cli.main import main; main()"
+_MODULES = (
+    "tests.support.run.warned",
+    "tickwheel_cli.main",
+    "tickwheel.client",
+    "tickwheel_broker.config.load",
+    "numpy",
+)
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TICKWHEEL_")}
 
 
@@ -40,7 +47,7 @@ class Shell:
 
     def __init__(self, directory: Path, url: str | None = None) -> None:
         self.directory = directory
-        self.environment = {**_ENVIRONMENT, "PYTHONWARNINGS": "error"}
+        self.environment = {**_ENVIRONMENT, "PYTHONWARNINGS": filters_of_a_process()}
         if url is not None:
             self.environment["TICKWHEEL_URL"] = url
 

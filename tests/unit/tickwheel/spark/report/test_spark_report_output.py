@@ -36,7 +36,9 @@ def test_a_report_is_written_and_replaced(tmp_path: Path) -> None:
     assert mark(out) == "new"
     other = tmp_path / "other"
     other.mkdir()
-    assert out.stat().st_mode == other.stat().st_mode, "it is as other new directories, and not as a temporary one"
+    assert out.stat().st_mode == other.stat().st_mode, (
+        "it is as other new directories, and not as a temporary one"
+    )
     write_report(out, lambda folder: fill(folder, "newer"))
     assert mark(out) == "newer"
     assert [path.name for path in out.parent.iterdir()] == ["report"]

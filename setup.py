@@ -1,5 +1,6 @@
 """What pyproject.toml cannot say: the cffi extensions, and that their wheel fits every CPython from 3.11 on."""
 
+import os
 from pathlib import Path
 from runpy import run_path
 
@@ -11,6 +12,8 @@ if gateway.exists():  # the container of the broker is built without it
     modules.append(f"{gateway}/wire/build.py:ffi")
     if run_path(f"{gateway}/build.py")["is_wanted"]():
         modules.append(f"{gateway}/build.py:ffi")
+if os.environ.get("TICKWHEEL_COMPILED") == "keep":
+    modules = []  # a second interpreter (.ci/pythons) takes what the first one has compiled in the tree
 
 setup(
     cffi_modules=modules,

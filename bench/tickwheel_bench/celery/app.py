@@ -61,6 +61,6 @@ def runs(ran: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The numbers of the tasks that ran, and when each did (ns)."""
     if not ran.exists():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    lines = np.fromfile(ran, np.int64)
-    lines = lines[: len(lines) // 2 * 2].reshape(-1, 2)
+    numbers = np.fromfile(ran, np.int64)
+    lines = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
     return lines[:, 0], lines[:, 1]

@@ -36,6 +36,12 @@ _ADVICE_FOR_CODE = {
     62: "Connect by a name that the certificate has, or issue one for this name.",
     64: "Connect by an address that the certificate has, or issue one for this address.",
 }
+_STRICT_CODES = range(79, 95)
+"""What OpenSSL finds wrong in the form of certificates. Python asks it to look since 3.13."""
+_STRICT = (
+    "Python 3.13 and newer look at the form of certificates (RFC 5280): issue the broker's anew, with the identifier of"
+    " its CA's key, by a CA that has a key usage."
+)
 _UNKNOWN_CA = "Give the broker's CA as ca_file= (--ca, TICKWHEEL_CA) if you trust it."
 
 
@@ -160,7 +166,8 @@ def explain_tls(error: BaseException, address: Address) -> TlsFailed | None:
         return None
     cause = error if isinstance(error, ssl.SSLError) else error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
-        advice = _ADVICE_FOR_CODE.get(cause.verify_code, _UNKNOWN_CA)
+        otherwise = _STRICT if cause.verify_code in _STRICT_CODES else _UNKNOWN_CA
+        advice = _ADVICE_FOR_CODE.get(cause.verify_code, otherwise)
         return TlsFailed(
             f"The certificate of {address} is not trusted: {cause.verify_message.rstrip('.')}.", advice=advice
         )

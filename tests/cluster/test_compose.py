@@ -166,7 +166,6 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         yield Machines(tmp_path, stack)
 
 
-@pytest.mark.ci
 @needs_kafka
 def test_three_brokers_and_three_nodes_with_these_settings_lose_one_of_each(machines: Machines) -> None:
     (words,) = re.findall(r"compose.yaml (run --rm .*)", COMPOSE.read_text(encoding="utf-8"))

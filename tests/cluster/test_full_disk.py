@@ -26,7 +26,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-@pytest.mark.ci
 def test_a_node_that_has_room_goes_on(topic: Topic, tmp_path: Path, disk: Path) -> None:
     url = f"kafka://{topic.servers}/{topic.name}"
     make_cluster(url, 1, "--segment-bytes", "28MiB")

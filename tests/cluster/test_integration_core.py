@@ -28,7 +28,6 @@ def test_what_is_left_out_is_there() -> None:
         assert "Daemon(" in (ROOT / FOLDER / file).read_text(encoding="utf-8"), file
 
 
-@pytest.mark.ci
 @pytest.mark.timeout(LIMIT_S + 30)
 @needs_kafka
 def test_clients_of_a_cluster_find_what_they_find_with_one_broker() -> None:

@@ -73,7 +73,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 @pytest.mark.timeout(400)  # two starts of Spark, on a machine that may be busy
 @pytest.mark.parametrize(
     "point",
-    [pytest.param(one, marks=pytest.mark.ci if one == IN_CI else pytest.mark.soak) for one in POINTS],
+    [one if one == IN_CI else pytest.param(one, marks=pytest.mark.soak) for one in POINTS],
 )
 def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     root = tmp_path / "archive"

@@ -40,7 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.ci  # it starts Spark anew
 @pytest.mark.timeout(240)
 def test_a_shell_runs_it(folder: Path) -> None:
     shell = Shell(folder)

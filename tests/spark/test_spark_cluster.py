@@ -76,7 +76,6 @@ def test_reading(cluster: Cluster, pipeline: Any) -> None:
     assert used_by_both_workers(cluster)
 
 
-@pytest.mark.ci  # two workers and a master, each with a Java of its own
 def test_scheduling(
     cluster: Cluster, pipeline: Any, work: tuple[Path, str], client: tickwheel.sync.Client
 ) -> None:

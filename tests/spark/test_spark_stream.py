@@ -110,7 +110,7 @@ def test_a_restart_goes_on_where_the_last_run_ended(world: Any) -> None:
     assert len(here.seen()) == 2 * (3 * 21 + 6 + 4)  # sent, due and delivered; acked in each run
 
 
-@pytest.mark.parametrize("limit", [pytest.param(1, marks=pytest.mark.ci), 25])
+@pytest.mark.parametrize("limit", [1, 25])
 def test_batches_are_limited_and_lose_nothing(world: Any, limit: int) -> None:
     here = world("a", "b")
     here.live(6 if limit == 1 else 40)

@@ -20,8 +20,6 @@ from tickwheel.celery.names import schedule_name
 from tickwheel.celery.slots import Slot
 from tickwheel_bench.processes import wait_until
 
-pytestmark = pytest.mark.ci
-
 PROJECT = """
 import json, os, time
 from celery import Celery

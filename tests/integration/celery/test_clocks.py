@@ -24,7 +24,6 @@ def clock(tmp_path: Path) -> Iterator[ShiftedClock]:
     one.close()
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("shift_ms", [-HOUR_MS, HOUR_MS], ids=["an hour behind", "an hour ahead"])
 def test_an_eta_is_by_the_clock_of_the_broker(
     daemon: Daemon, queue: str, tmp_path: Path, clock: ShiftedClock, shift_ms: int

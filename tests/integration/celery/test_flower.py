@@ -24,7 +24,6 @@ from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_bench.processes import wait_until
 
 pytestmark = [
-    pytest.mark.ci,
     pytest.mark.skipif(importlib.util.find_spec("flower") is None, reason="Flower is not installed"),
 ]
 

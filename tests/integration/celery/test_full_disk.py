@@ -5,8 +5,6 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-import pytest
-
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
@@ -49,7 +47,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT_BYTES}, resource.getrlimit(res
 """
 
 
-@pytest.mark.ci
 def test_a_retry_on_a_full_disk(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data", prelude=SMALL_DISK, ack_wait="120s", segment_bytes="32MiB") as daemon:
         place, go = Place(daemon.url, "tasks", tmp_path), tmp_path / "go"

@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.interop.celery.run import judge
 
 
-@pytest.mark.ci
 def test_all_of_it_passes(tmp_path: Path) -> None:
     assert judge("kombu-integration", sys.executable, tmp_path) == []

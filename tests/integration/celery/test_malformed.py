@@ -83,7 +83,6 @@ def good_message(daemon: Daemon, queue: str, place: Place) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_malformed_messages_do_not_end_a_worker(daemon: Daemon, place: Place, queue: str, pool: str) -> None:
     good = good_message(daemon, f"{queue}-model", place)

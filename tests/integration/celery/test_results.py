@@ -12,8 +12,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker
 from tests.integration.celery.test_workers import PROGRAM, Place
@@ -86,7 +84,6 @@ def test_a_child_of_a_process_takes_nothing_with_it(daemon: Daemon, queue: str, 
         assert replies(client) == before
 
 
-@pytest.mark.ci
 def test_a_result_that_is_too_late_leaves_nothing(daemon: Daemon, queue: str, tmp_path: Path) -> None:
     """And one that is awaited later comes."""
     sending = (
@@ -112,7 +109,6 @@ def test_a_result_that_is_too_late_leaves_nothing(daemon: Daemon, queue: str, tm
         assert replies(client) == before
 
 
-@pytest.mark.ci
 def test_results_of_what_a_task_sends(daemon: Daemon, queue: str, tmp_path: Path) -> None:
     """They come if it waits for them, and else leave nothing."""
     place = Place(daemon.url, queue, tmp_path)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import trustme
 
 import tickwheel.sync
@@ -33,7 +32,6 @@ app.setup_security()
 )
 
 
-@pytest.mark.ci
 def test_signed_tasks_run_and_others_are_dead_letters(daemon: Daemon, queue: str, tmp_path: Path) -> None:
     files = Files(tmp_path / "certificates")
     files.issue(key_type=trustme.KeyType.RSA)

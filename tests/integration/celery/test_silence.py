@@ -73,7 +73,6 @@ class SilentProxy:
             end.close()
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_worker_of_a_silent_broker_ends(daemon: Daemon, queue: str, tmp_path: Path, pool: str) -> None:
     place = Place(daemon.url, queue, tmp_path)
@@ -86,7 +85,6 @@ def test_a_worker_of_a_silent_broker_ends(daemon: Daemon, queue: str, tmp_path: 
             assert worker.stop() == 0, worker.log.read_text()
 
 
-@pytest.mark.ci
 def test_a_worker_goes_on_when_a_silent_broker_speaks(daemon: Daemon, queue: str, tmp_path: Path) -> None:
     """It gives the connection up after ``keepalive``, and tries again until it is answered."""
     place = Place(daemon.url, queue, tmp_path)

@@ -128,13 +128,12 @@ def test_a_worker_of_processes(place: Place) -> None:
 
 
 POOLS = [
-    pytest.param("threads", marks=pytest.mark.ci),
-    pytest.param("solo", marks=pytest.mark.ci),
+    "threads",
+    "solo",
     *(
         pytest.param(
             name,
             marks=[
-                pytest.mark.ci,
                 pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed"),
             ],
         )
@@ -157,7 +156,7 @@ def test_other_pools(place: Place, pool: str) -> None:
         assert client.group(place.queue, "celery").backlog == 0
 
 
-@pytest.mark.parametrize("pool", [*POOLS, pytest.param("prefork", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("pool", [*POOLS, "prefork"])
 def test_a_task_that_runs_on_while_its_worker_stops(place: Place, pool: str) -> None:
     """A warm shutdown waits for it, and its lease, 3 s, is renewed meanwhile: another worker does not begin it, too."""
     with place.worker("--pool", pool, "-c", "2") as worker, place.worker("--pool", "solo") as other:
@@ -173,7 +172,6 @@ def test_a_task_that_runs_on_while_its_worker_stops(place: Place, pool: str) -> 
         assert client.group(place.queue, "celery").backlog == 0
 
 
-@pytest.mark.ci
 def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
     """Late acks: what it was at comes again when the lease has ended, and what it had not begun, too."""
     with place.worker("--pool", "prefork", "-c", "1") as worker:
@@ -187,7 +185,6 @@ def test_a_worker_that_is_killed_loses_nothing(place: Place) -> None:
     assert {line for line in place.lines() if line.startswith("done")} == {f"done {n}" for n in range(5)}
 
 
-@pytest.mark.ci
 def test_a_process_of_the_pool_that_is_killed(place: Place) -> None:
     """With `reject_on_worker_lost` its task comes again at once, also to the same worker."""
     with place.worker("--pool", "prefork", "-c", "1") as worker:
@@ -199,7 +196,6 @@ def test_a_process_of_the_pool_that_is_killed(place: Place) -> None:
         assert client.group(place.queue, "celery").backlog == 0
 
 
-@pytest.mark.ci
 def test_commands_while_the_broker_is_started_again(tmp_path: Path, queue: str) -> None:
     """Workers that have not yet found that it is back get a revoke, and answer."""
     daemon = Daemon(tmp_path / "data", ack_wait="30s")
@@ -225,7 +221,6 @@ def test_commands_while_the_broker_is_started_again(tmp_path: Path, queue: str) 
             assert client.group(queue, "celery").backlog == 0
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(("pool", "is_alone"), [("prefork", False), ("solo", False), ("threads", True)])
 def test_a_worker_that_stood_still(place: Place, pool: str, is_alone: bool) -> None:
     """For longer than its leases, 3 s. What another worker was given meanwhile it does not begin any more, and what it
@@ -261,7 +256,6 @@ def test_a_worker_that_stood_still(place: Place, pool: str, is_alone: bool) -> N
         assert client.group(place.queue, "celery").backlog == 0
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("signal", ["stop", "kill"])
 def test_a_broker_that_is_started_again_under_load(tmp_path: Path, queue: str, signal: str) -> None:
     """Nothing is lost, and what was running, or was done meanwhile, is not run again: by neither of two workers."""

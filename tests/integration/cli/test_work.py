@@ -154,7 +154,6 @@ async def mail(message):
 """
 
 
-@pytest.mark.ci
 def test_reloading_waits_for_handlers(daemon: Daemon, shell: Shell, tmp_path: Path) -> None:
     """At a change of a file, and at the end: also at a Ctrl-C, which a terminal tells all processes of."""
     pytest.importorskip("watchfiles")

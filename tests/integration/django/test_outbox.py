@@ -25,7 +25,6 @@ def keys(daemon: Daemon, topic: str) -> list[str]:
             return []
 
 
-@pytest.mark.ci
 def test_only_what_was_committed_is_sent(
     processes: Callable[..., Processes], daemon: Daemon, prefix: str
 ) -> None:
@@ -54,7 +53,6 @@ def test_only_what_was_committed_is_sent(
     assert list(Letter.objects.order_by("id").values_list("text", flat=True)) == ["an order", "for an order"]
 
 
-@pytest.mark.ci
 def test_a_relay_that_runs(processes: Callable[..., Processes]) -> None:
     from django.utils import timezone
 
@@ -150,7 +148,6 @@ def test_a_producer_that_is_killed_before_its_commit(processes: Callable[..., Pr
     assert [one.args for one in TaskRecord.objects.all()] == [[1]]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("kills", [6])
 def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processes], kills: int) -> None:
     """Orders and tasks are written in one transaction; whatever is killed, each order's task runs, and no other."""

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[3]
 SHOP = ROOT / "examples" / "django_shop"
 PAGE = ROOT / "docs" / "how-to" / "django-tasks.md"
@@ -75,7 +73,6 @@ def test_the_tests_of_the_project(tmp_path: Path) -> None:
     assert "Ran 3 tests" in manage(tmp_path, "test")
 
 
-@pytest.mark.ci
 def test_its_migrations_and_checks(tmp_path: Path) -> None:
     manage(tmp_path, "makemigrations", "--check", "--dry-run")
     manage(tmp_path, "check", "--fail-level", "WARNING")

@@ -69,7 +69,6 @@ def test_a_stop_waits_for_what_runs(processes: Callable[..., Processes], tmp_pat
     assert waiting.attempts == 0
 
 
-@pytest.mark.ci
 def test_a_second_signal_does_not_wait(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.frameworks.django_project import tasks
 
@@ -102,7 +101,6 @@ def test_a_killed_worker(processes: Callable[..., Processes], tmp_path: Path) ->
     assert [one.exception_class.__name__ for one in running.errors] == ["WorkerLost"]
 
 
-@pytest.mark.ci
 def test_a_task_that_ends_its_workers_is_given_up(
     processes: Callable[..., Processes], tmp_path: Path
 ) -> None:
@@ -116,7 +114,6 @@ def test_a_task_that_ends_its_workers_is_given_up(
     assert {one.exception_class.__name__ for one in result.errors} == {"WorkerLost"}
 
 
-@pytest.mark.ci
 def test_processes_are_started_again_and_stopped(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.frameworks.django_project import tasks
 
@@ -140,7 +137,6 @@ def test_processes_are_started_again_and_stopped(processes: Callable[..., Proces
             os.kill(pid, 0)
 
 
-@pytest.mark.ci
 def test_children_end_with_their_supervisor(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.frameworks.django_project import tasks
 
@@ -162,7 +158,6 @@ def test_children_end_with_their_supervisor(processes: Callable[..., Processes],
     assert finished(result)  # in order: what ran was finished
 
 
-@pytest.mark.ci
 def test_a_time_limit(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.frameworks.django_project import tasks
 
@@ -177,7 +172,6 @@ def test_a_time_limit(processes: Callable[..., Processes], tmp_path: Path) -> No
     assert after.worker_ids[0].split("/")[1] != result.worker_ids[0].split("/")[1]  # another process
 
 
-@pytest.mark.ci
 def test_leases_are_renewed(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.frameworks.django_project import tasks
 
@@ -195,7 +189,6 @@ def test_leases_are_renewed(processes: Callable[..., Processes], tmp_path: Path)
     assert (len(begun(tmp_path, "one")), result.attempts, result.errors) == (1, 1, [])
 
 
-@pytest.mark.ci
 def test_priorities_and_times(processes: Callable[..., Processes], daemon: Daemon, prefix: str) -> None:
     from django.utils import timezone
 
@@ -217,7 +210,6 @@ def test_priorities_and_times(processes: Callable[..., Processes], daemon: Daemo
         assert [one.priority for one in client.browse(f"{prefix}default")] == [255, 128, 0, 128]
 
 
-@pytest.mark.ci
 def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
     from tests.support.frameworks.django_project import tasks
 
@@ -242,7 +234,6 @@ def test_reload(processes: Callable[..., Processes], tmp_path: Path) -> None:
     worker.communicate(timeout=PATIENCE_S)
 
 
-@pytest.mark.ci
 def test_wrong_words(processes: Callable[..., Processes]) -> None:
     made = processes()
     for words, text in (
@@ -257,7 +248,6 @@ def test_wrong_words(processes: Callable[..., Processes]) -> None:
         assert text in err
 
 
-@pytest.mark.ci
 def test_a_broker_that_is_not_there(project: dict[str, Any]) -> None:
     made = Processes(project, "tickwheel://127.0.0.1:1", client={"connect_timeout": 0.1})
     process = made.start("tickwheel_worker")

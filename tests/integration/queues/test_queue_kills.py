@@ -22,8 +22,6 @@ from tests.support.run.profile import amount
 from tickwheel.dramatiq import TickwheelBroker
 from tickwheel.taskiq import TickwheelBroker as TaskiqBroker
 
-pytestmark = pytest.mark.ci
-
 PROGRAM = """
 import os, time
 

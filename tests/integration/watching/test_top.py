@@ -126,7 +126,6 @@ def test_it_is_drawn_again_and_again(daemon: Daemon) -> None:
         assert terminal.end() == 0
 
 
-@pytest.mark.ci
 def test_another_size_is_followed_at_once(daemon: Daemon) -> None:
     with Terminal(daemon.url, "--sort", "name", columns=150, rows=20) as terminal:
         terminal.until(r"consumers.*acked/s.*q quit")
@@ -140,7 +139,6 @@ def test_another_size_is_followed_at_once(daemon: Daemon) -> None:
         assert terminal.end() == 0
 
 
-@pytest.mark.ci
 def test_without_colours(daemon: Daemon) -> None:
     with Terminal(daemon.url) as coloured, Terminal(daemon.url, NO_COLOR="1") as plain:
         coloured.until("q quit")
@@ -152,7 +150,6 @@ def test_without_colours(daemon: Daemon) -> None:
             assert terminal.end() == 0
 
 
-@pytest.mark.ci
 def test_a_broker_that_goes_is_waited_for(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data") as running, Terminal(running.url) as terminal:
         terminal.until("q quit")

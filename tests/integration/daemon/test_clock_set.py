@@ -19,6 +19,8 @@ import tickwheel
 from tests.support.clients.shifted_clock import ShiftedClock, clock_library
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 
+pytestmark = pytest.mark.alone
+
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 

@@ -13,6 +13,8 @@ import tickwheel
 from tests.support.clients.http_client import get
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 
+pytestmark = pytest.mark.alone
+
 
 def limited(count: int) -> str:
     return f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))"

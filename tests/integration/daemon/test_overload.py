@@ -20,6 +20,8 @@ from tickwheel.sync import Client
 from tickwheel_bench.load.soak import Sample, fit, soak, verdict
 from tickwheel_bench.load.soak_load import Load
 
+pytestmark = pytest.mark.alone
+
 MIB = 1 << 20
 SLOW_DISK = "from tickwheel_bench.load.slow_disk import slow_down; slow_down(0.1)"
 SECONDS = amount("overload_s")

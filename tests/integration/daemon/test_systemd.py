@@ -17,6 +17,8 @@ from tickwheel import sync
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_broker.monitoring.systemd import ServiceManager
 
+pytestmark = pytest.mark.alone
+
 WATCHDOG_S = 1.0
 # A pid that is our own in the daemon, whose environment is set before it exists.
 OWN_PID = "os.environ['WATCHDOG_PID'] = str(os.getpid())"

@@ -16,6 +16,8 @@ from tickwheel.stats import Figures
 from tickwheel_web.dashboard.figures import sampling
 from tickwheel_web.dashboard.figures.history import History
 
+pytestmark = pytest.mark.alone
+
 
 def rows_of(html: str) -> list[list[str]]:
     """Of the table by topic or group, without tags."""

@@ -70,9 +70,10 @@ def _candidates(environment: Mapping[str, str], folders: Sequence[str]) -> Itera
     if environment.get("JAVA_HOME"):
         yield Path(environment["JAVA_HOME"]), "JAVA_HOME"
     for folder in environment.get("PATH", "").split(os.pathsep):
-        program = Path(folder, "java")
-        if folder and program.is_file() and os.access(program, os.X_OK):
-            yield program.resolve().parent.parent, "PATH"
+        program = os.path.join(folder, "java")
+        # A folder that may not be looked into has none; Path.is_file() would raise.
+        if folder and os.path.isfile(program) and os.access(program, os.X_OK):
+            yield Path(program).resolve().parent.parent, "PATH"
     for folder in folders:
         for home in sorted(Path(folder).glob("*")):
             yield home, folder

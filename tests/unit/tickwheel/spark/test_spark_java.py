@@ -47,6 +47,13 @@ def test_java_home_goes_first_then_the_path_then_the_folders(tmp_path: Path) -> 
     assert (found.home, found.version, found.found) == (tmp_path / "usual" / "a", 17, folders[0])
 
 
+def test_a_folder_of_the_path_that_cannot_be_looked_into_is_passed_over(tmp_path: Path) -> None:
+    """That of another user, say; the system refuses a name that is too long to whoever looks."""
+    install(tmp_path / "path", "17.0.15")
+    found = find_java({"PATH": f"/{'x' * 300}:{tmp_path}/path/bin"}, [])
+    assert (found.home, found.found) == (tmp_path / "path", "PATH")
+
+
 def test_what_is_too_old_or_no_java_is_passed_over(tmp_path: Path) -> None:
     install(tmp_path / "usual" / "a", "1.8.0_392")
     install(tmp_path / "usual" / "b", "11.0.2")

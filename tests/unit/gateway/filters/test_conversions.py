@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel_gateway.filters.conversions import (
     NotConvertible,
     double_key,
@@ -20,7 +21,7 @@ from tickwheel_gateway.filters.conversions import (
 LONG = "9223372036854775807"
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "bits", "value"),
     [
         *[("5", 32, 5), ("+5", 32, 5), ("-5", 32, -5), ("-0", 32, 0), ("007", 32, 7)],
@@ -33,7 +34,7 @@ def test_integers(text: str, bits: int, value: int) -> None:
     assert to_integer(text, bits) == value
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *["", "+", "-", "--5", " 5", "5 ", "5.0", "1e3", "1_0", "0x5", "5L", "five", "²", "\U0001d7d3"],
@@ -45,13 +46,13 @@ def test_no_integer(text: str) -> None:
         to_integer(text, 32)
 
 
-@pytest.mark.parametrize("text", [str(2**63), str(-(2**63) - 1)])
+@table("text", [str(2**63), str(-(2**63) - 1)])
 def test_no_long(text: str) -> None:
     with pytest.raises(NotConvertible):
         to_integer(text, 64)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "value"),
     [
         *[("5", 5.0), ("-5.5", -5.5), ("5.", 5.0), (".5", 0.5), ("+1e3", 1e3), ("1E-3", 1e-3)],
@@ -65,7 +66,7 @@ def test_doubles(text: str, value: float) -> None:
     assert to_double(text) == value
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *["", " ", "+", ".", "e5", "5e", "5e+", "1_0", "1,5", "5L", "5ff", "nan", "inf", "infinity", "NaNf"],
@@ -78,7 +79,7 @@ def test_no_double(text: str) -> None:
         to_double(text)
 
 
-@pytest.mark.parametrize("text", ["NaN", "-NaN", "+NaN", " NaN "])
+@table("text", ["NaN", "-NaN", "+NaN", " NaN "])
 def test_not_a_number_is_a_double(text: str) -> None:
     assert math.isnan(to_double(text))
 
@@ -92,7 +93,7 @@ def test_order_of_doubles() -> None:
     assert double_key(math.nan) == double_key(-math.nan)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "value"),
     [("true", True), ("TRUE", True), ("tRuE", True), ("true ", False), ("1", False), ("", False)],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rocketmq.filter_pairs import NAMES, VALUES, Pair, stored
+from tests.support.run.cases import table
 from tickwheel_gateway.filters import conversions, expressions, syntax, tags, tokens
 from tickwheel_gateway.filters.expressions import MAX_BYTES, Filters, FilterType, compile_filter
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -40,7 +41,7 @@ def test_as_rocketmq_itself() -> None:
     assert {pair.expression for pair in different} == set(KNOWN_DIVERGENCES)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "value", "wanted"),
     [
         # A text becomes what it is compared with.
@@ -89,7 +90,7 @@ def test_with_a_property(text: str, value: str, wanted: bool) -> None:
     assert wants(text, a=value) is wanted
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "truth"),
     [
         *[("a = 1", None), ("1 = a", False), ("a <> 1", None), ("1 <> a", True), ("a = b", True)],
@@ -175,7 +176,7 @@ def test_long_texts_leave_less_room() -> None:
     assert len(filters) == 2
 
 
-@pytest.mark.parametrize("module", [conversions, expressions, syntax, tags, tokens])
+@table("module", [conversions, expressions, syntax, tags, tokens])
 def test_examples(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.failed == 0

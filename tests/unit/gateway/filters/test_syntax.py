@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rocketmq.filter_pairs import KEYWORDS, NAMES, REFUSED_NUMBERS, SYMBOLS
+from tests.support.run.cases import table
 from tickwheel_gateway.filters.expressions import MAX_BYTES, FilterType, compile_filter
 from tickwheel_gateway.filters.operators import MAX_DEPTH
 from tickwheel_gateway.filters.syntax import parse
@@ -24,7 +25,7 @@ MOST_S = 5.0
 """Far more than any takes; what takes the square of its length takes longer."""
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "same"),
     [
         ("a = 1 OR b = 2 AND c = 3", "(a = 1) OR ((b = 2) AND (c = 3))"),
@@ -65,7 +66,7 @@ def test_read_alike(text: str, same: str) -> None:
     assert parse(text) == parse(same)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *["", " ", "-- a\n", "/* a */", "AND", "a =", "= 1", "a = = 1", "a AND", "OR a", "(a", "a = ("],
@@ -106,7 +107,7 @@ def test_refused(text: str) -> None:
     assert caught.value.text.startswith("illegal filter expression: ")
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *["TRUE", "FALSE", "NULL", "NOT NULL", "a", "(a)", "+a", "$a", "_", "a1$", "notx", "inn"],
@@ -122,7 +123,7 @@ def test_taken(text: str) -> None:
     compile_filter(FilterType.SQL, text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "number"),
     [
         ("0", Number(0, Width.INT)),
@@ -140,7 +141,7 @@ def test_numbers(text: str, number: Number) -> None:
     assert read.right == number
 
 
-@pytest.mark.parametrize(
+@table(
     ("before", "after"),
     [
         ("(", ")"),
@@ -171,7 +172,7 @@ def test_the_longest_row_is_not_deep() -> None:
         compile_filter(FilterType.SQL, "a = '" + "é" * (MAX_BYTES // 2) + "'")
 
 
-@pytest.mark.parametrize(
+@table(
     "part",
     [
         *["(", "NOT ", "-", "+", "--", "/*", "/**/", "--\n", "'", "''", "a''", "0", "1", ".", "1.", "1e"],
@@ -180,7 +181,7 @@ def test_the_longest_row_is_not_deep() -> None:
         *["a IN (", "\x00", "é"],
     ],
 )
-@pytest.mark.parametrize("head", ["", "a", "a = ", "a = '", "a IN ('x'", "/*", "a = 1."])
+@table("head", ["", "a", "a = ", "a = '", "a IN ('x'", "/*", "a = 1."])
 def test_hostile(head: str, part: str) -> None:
     """The longest of each kind: neither the recursion limit nor much time."""
     text = head + part * ((MAX_BYTES - 10) // len(part.encode()))

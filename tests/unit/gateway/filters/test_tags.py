@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel_gateway.filters.expressions import FilterType, compile_filter
 from tickwheel_gateway.wire.codes import Code, Refused
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "wanted", "unwanted"),
     [
         ("", [None, "a", "*"], []),
@@ -33,13 +34,13 @@ def test_tags(text: str, wanted: list[str | None], unwanted: list[str | None]) -
     assert [tag for tag in (*wanted, *unwanted) if made.matches(tag, {})] == wanted
 
 
-@pytest.mark.parametrize("text", ["||", "||||", "a" * 20_000])
+@table("text", ["||", "||||", "a" * 20_000])
 def test_refused(text: str) -> None:
     with pytest.raises(Refused) as caught:
         compile_filter(FilterType.TAG, text)
     assert caught.value.code is Code.ILLEGAL_FILTER_EXPRESSION
 
 
-@pytest.mark.parametrize("unknown", [0, 3, -1])
+@table("unknown", [0, 3, -1])
 def test_a_type_that_is_not_known_is_tag(unknown: int) -> None:
     assert compile_filter(unknown, "a = 1").matches("a = 1", {})

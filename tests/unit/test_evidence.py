@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.support.run.cases import table
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -25,7 +25,7 @@ def names_in(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, functions))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@table("document", DOCUMENTS, label=lambda path: path.relative_to(ROOT).as_posix())
 def test_tests_named_in_the_documents_exist(document: Path) -> None:
     missing = [
         match[0]

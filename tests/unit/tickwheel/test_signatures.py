@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import tickwheel
+from tests.support.run.cases import table
 from tickwheel import Client, stats, sync, testing
 from tickwheel.client import options as _options
 from tickwheel.client.admin import groups as _groups
@@ -28,9 +29,7 @@ def parameters(function: Any) -> dict[str, tuple[Any, Any]]:
     return {one.name: (one.kind, one.default) for one in found}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in dir(Client) if not name.startswith("_") and name not in OWN_WAY]
-)
+@table("name", [name for name in dir(Client) if not name.startswith("_") and name not in OWN_WAY])
 def test_the_blocking_client_takes_the_same_arguments(name: str) -> None:
     asynchronous, blocking = getattr(Client, name), getattr(sync.Client, name)
     if not callable(asynchronous):
@@ -90,9 +89,7 @@ def public_classes() -> set[type]:
     return {one for one in classes if not issubclass(one, BaseException | Request | SubscribeOptions)}
 
 
-@pytest.mark.parametrize(
-    "cls", sorted(public_classes(), key=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
-)
+@table("cls", sorted(public_classes(), key=lambda cls: f"{cls.__module__}.{cls.__qualname__}"))
 def test_what_has_milliseconds_has_a_datetime_or_timedelta_beside_them(cls: type) -> None:
     names = {name for base in cls.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", {}))}
     in_ms = {name for name in names if name.endswith("_ms") and not name.startswith("_")}

@@ -6,8 +6,7 @@ import doctest
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
+from tests.support.run.cases import table
 from tickwheel import errors
 from tickwheel.errors import TopicExists
 from tickwheel.protocol.errors import ServerError, TickwheelError, base, error_class, error_from_wire, to_wire
@@ -46,7 +45,7 @@ def test_a_code_has_its_most_exact_class() -> None:
         assert not any(issubclass(one, error_class(code)) for one in classes if one is not error_class(code))
 
 
-@pytest.mark.parametrize("cls", every_error())
+@table("cls", every_error())
 def test_an_error_comes_through_the_wire_as_it_was(cls: type[TickwheelError]) -> None:
     error = cls("It went wrong.")
     found = error_from_wire(to_wire(error))
@@ -62,7 +61,7 @@ def engine_errors(cls: type[engine.StoreError] = engine.StoreError) -> Iterator[
         yield from engine_errors(child)
 
 
-@pytest.mark.parametrize("cls", sorted(set(engine_errors()), key=lambda cls: cls.__name__))
+@table("cls", sorted(set(engine_errors()), key=lambda cls: cls.__name__))
 def test_what_the_engine_refuses_is_told_with_the_one_advice_of_its_code(
     cls: type[engine.StoreError],
 ) -> None:

@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.support.run.cases import table
 from tickwheel.errors import DirectoryLocked, NotConnected
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.main import COMMANDS, root
@@ -48,7 +49,7 @@ def test_help_imports_no_command() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
+@table("name", list(COMMANDS))
 def test_the_table_says_what_the_command_says(name: str) -> None:
     command = COMMANDS[name].load()
     assert command.name == name
@@ -56,7 +57,7 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
     assert command.get_short_help_str(200).rstrip(".") in command.help.replace("\n", " ")
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+@table("name", [name for name in COMMANDS if name != "bench"])
 def test_every_command_has_help(runner: CliRunner, name: str) -> None:
     shown = runner.invoke(root, [name, "--help"])
     assert shown.exit_code == 0, shown.stderr
@@ -64,12 +65,12 @@ def test_every_command_has_help(runner: CliRunner, name: str) -> None:
     assert runner.invoke(root, ["help", name]).stdout.splitlines()[2:] == shown.stdout.splitlines()[2:]
 
 
-@pytest.mark.parametrize("name", ["send", "receive", "cancel", "topics", "stats", "wheel", "inspect", "demo"])
+@table("name", ["send", "receive", "cancel", "topics", "stats", "wheel", "inspect", "demo"])
 def test_every_command_that_prints_has_json(name: str) -> None:
     assert "--json" in {option for p in COMMANDS[name].load().params for option in p.opts}
 
 
-@pytest.mark.parametrize("subject", ["times", "errors", "exit-codes"])
+@table("subject", ["times", "errors", "exit-codes"])
 def test_subjects_are_explained(runner: CliRunner, subject: str) -> None:
     assert len(runner.invoke(root, ["help", subject]).stdout.splitlines()) > 4
 
@@ -82,7 +83,7 @@ def test_every_exit_code_is_documented_once(runner: CliRunner) -> None:
     assert table == {str(int(code)): meaning for code, meaning in EXIT_CODES}
 
 
-@pytest.mark.parametrize(
+@table(
     "arguments",
     [
         ["nothing"],
@@ -126,7 +127,7 @@ def test_wrong_usage_is_refused_with_advice_before_anything_is_done(
     assert "Error: " in refused.stderr
 
 
-@pytest.mark.parametrize("command", ["cancel", "redeliver"])
+@table("command", ["cancel", "redeliver"])
 def test_what_may_be_named_is_said(runner: CliRunner, command: str) -> None:
     refused = runner.invoke(root, [command, "orders", "--json"])
     message = json.loads(refused.stderr)["error"]["message"]
@@ -191,7 +192,7 @@ def test_quiet_endings(error: BaseException, exit_code: int, capsys: pytest.Capt
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@table("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_name_the_program(runner: CliRunner, shell: str) -> None:
     script = runner.invoke(root, ["completion", shell]).stdout
     assert "_TICKWHEEL_COMPLETE" in script

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.readable import format_bytes, format_duration
 from tickwheel_cli.shared.times import format_moment, moment_to_ms, ms_to_moment, parse_duration, parse_moment
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "expected"),
     [
         ("250ms", timedelta(milliseconds=250)),
@@ -29,7 +30,7 @@ def test_durations(text: str, expected: timedelta) -> None:
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 parsecs", "5s later", "1e3s", "9999999w"])
+@table("text", ["", "5", "s", "-5s", "5 parsecs", "5s later", "1e3s", "9999999w"])
 def test_refused_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|9999"):
         parse_duration(text)
@@ -49,7 +50,7 @@ def test_a_naive_time_is_refused_with_a_suggestion_that_works() -> None:
     assert parse_moment(suggestion).replace(tzinfo=None) == datetime(2031, 5, 1, 9)
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "2031-13-01T00:00Z", "09:00+02:00"])
+@table("text", ["", "tomorrow", "2031-13-01T00:00Z", "09:00+02:00"])
 def test_refused_times(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time"):
         parse_moment(text)
@@ -66,7 +67,7 @@ def test_moments_survive_printing(time_ms: int) -> None:
     assert moment_to_ms(parse_moment(format_moment(time_ms))) == time_ms
 
 
-@pytest.mark.parametrize(
+@table(
     ("duration_ms", "text"),
     [
         (0, "0 ms"),
@@ -87,7 +88,7 @@ def test_printed_durations(duration_ms: float, text: str) -> None:
     assert format_duration(duration_ms) == text
 
 
-@pytest.mark.parametrize(
+@table(
     ("size", "text"),
     [
         (0, "0 bytes"),

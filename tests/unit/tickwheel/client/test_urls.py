@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel import Client, sync
 from tickwheel.client.security import Security
 from tickwheel.client.url import Address, Nodes, TcpAddress, UnixAddress, parse_url, parse_urls, shown_urls
@@ -14,7 +15,7 @@ from tickwheel.errors import ConfigError, TokenNeedsTls
 A, B, C, D = (TcpAddress(host, 7070) for host in "abcd")
 
 
-@pytest.mark.parametrize(
+@table(
     ("urls", "addresses", "shown"),
     [
         ("tickwheel://a:7070,b:7070,c:7070", (A, B, C), "tickwheel://a:7070,b:7070,c:7070"),
@@ -44,7 +45,7 @@ def test_urls_name_nodes(urls: Any, addresses: tuple[Address, ...], shown: str) 
     assert Client(urls).url == sync.Client(urls).url == shown
 
 
-@pytest.mark.parametrize(
+@table(
     ("urls", "said"),
     [
         ([], "The list of URLs is empty."),
@@ -161,7 +162,7 @@ def test_nodes_that_name_each_other_end_a_round() -> None:
     assert (nodes.next(), nodes.next()) == (B, None)
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "named", "is_followed"),
     [
         ("tickwheel://a", "tickwheel://b", True),

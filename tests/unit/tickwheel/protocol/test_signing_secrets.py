@@ -6,6 +6,7 @@ import base64
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.protocol.signing_secrets import new_secret, secret_bytes, shortened
 
 
@@ -15,13 +16,13 @@ def test_new_ones_are_good_and_never_the_same() -> None:
     assert {len(secret_bytes(one)) for one in made} == {32}
 
 
-@pytest.mark.parametrize("size", [24, 64])
+@table("size", [24, 64])
 def test_of_these_sizes(size: int) -> None:
     raw = bytes(range(size))
     assert secret_bytes("whsec_" + base64.b64encode(raw).decode()) == raw
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         "", "secret", "whsec_", "whsec_####", "whsec_" + "A" * 31, "whsec_" + "QUFB" * 7 + "é",

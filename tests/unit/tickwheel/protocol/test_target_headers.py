@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.protocol.target_headers import MAX_HEADERS, METHODS, Task, check_headers, task_headers, task_of
 
 URL = "https://a.example/x"
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {},
@@ -26,7 +27,7 @@ def test_headers_that_may_be_set(headers: dict[str, str]) -> None:
     assert task_of(task_headers(URL, "POST", headers)).headers == {k.lower(): v for k, v in headers.items()}
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         *({name: "x"} for name in ("Host", "CONTENT-LENGTH", "transfer-encoding", "Connection", "Webhook-Id")),
@@ -52,7 +53,7 @@ def test_a_task_is_what_its_message_says() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tests.support.run.profile import examples
 from tickwheel.protocol.target_urls import check_pattern, check_url, matches, shortened
 
@@ -34,18 +35,18 @@ BAD = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("url", GOOD)
+@table("url", GOOD)
 def test_what_may_be_called(url: str) -> None:
     check_url(url)
 
 
-@pytest.mark.parametrize("url", BAD)
+@table("url", BAD)
 def test_what_may_not(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|://"):
         check_url(url)
 
 
-@pytest.mark.parametrize(
+@table(
     "pattern",
     [
         "https://a.example/*/x",
@@ -90,7 +91,7 @@ ALLOWED = (
 )
 
 
-@pytest.mark.parametrize(("pattern", "url", "is_allowed"), ALLOWED)
+@table(("pattern", "url", "is_allowed"), ALLOWED)
 def test_what_a_pattern_allows(pattern: str, url: str, is_allowed: bool) -> None:
     check_pattern(pattern)
     assert matches(pattern, url) is is_allowed
@@ -106,7 +107,7 @@ def test_nothing_behind_it_leads_elsewhere(rest: str) -> None:
         assert rest == "" or rest.startswith(("/", "?", ":443"))
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "short"),
     [
         ("https://a.example/services/secret?x=1", "https://a.example/…"),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel.outbox.errors import BadTable
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
 
@@ -32,7 +33,7 @@ def test_the_documents_comment() -> None:
     )
 
 
-@pytest.mark.parametrize("head", ["vitess_message", "tickwheel_message"])
+@table("head", ["vitess_message", "tickwheel_message"])
 def test_what_is_optional_may_be_left_out(head: str) -> None:
     assert parse_comment(f" {head} , {MANDATORY.replace(',', ' , ')},", "t") == MessageSettings(
         1_000, None, 0, 2_000, 3, 4, 5_000
@@ -61,7 +62,7 @@ def test_what_is_written_is_read(settings: MessageSettings) -> None:
     assert parse_comment(settings.comment(), "t") == settings
 
 
-@pytest.mark.parametrize(
+@table(
     "comment",
     [
         None,
@@ -89,7 +90,7 @@ def test_comments_that_cannot_be_used_say_so(comment: str | None) -> None:
     assert caught.value.advice
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         {"ack_wait_ms": 0},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel_push.http import addresses
 from tickwheel_push.http.addresses import (
     AddressRefused,
@@ -67,7 +68,7 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("text", INSIDE)
+@table("text", INSIDE)
 def test_an_address_that_leads_inside_is_refused(text: str) -> None:
     address = ip_address(text)
     assert not is_global(address)
@@ -75,7 +76,7 @@ def test_an_address_that_leads_inside_is_refused(text: str) -> None:
         Allowed().check([ip_address("1.1.1.1"), address])
 
 
-@pytest.mark.parametrize("text", OUTSIDE)
+@table("text", OUTSIDE)
 def test_a_public_address_is_allowed(text: str) -> None:
     Allowed().check([ip_address(text)])
 
@@ -99,7 +100,7 @@ def test_every_way_to_hide_ipv4_is_judged_as_what_it_hides(inner: IPv4Address) -
     assert {is_global(address) for address in hidden} == {is_global(inner)}
 
 
-@pytest.mark.parametrize(
+@table(
     "url",
     [
         "https://user@example.com/",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from email.utils import formatdate
 
-import pytest
-
+from tests.support.run.cases import table
 from tickwheel_push.http.answer import Answer, NoAnswer, Result
 from tickwheel_push.outcome import JITTER, Kind, Outcome, Rules, outcome_of
 
@@ -18,12 +17,12 @@ def of(result: Result, rules: Rules = RULES, attempt: int = 1, chance: float = 0
     return outcome_of(result, rules, attempt, NOW_S, chance)
 
 
-@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+@table("status", [200, 201, 202, 204, 299])
 def test_2xx_is_delivered(status: int) -> None:
     assert of(Answer(status)) == Outcome(Kind.DELIVERED, is_success=True)
 
 
-@pytest.mark.parametrize(
+@table(
     "result",
     [Answer(status) for status in (101, 301, 302, 304, 307, 308, 401, 403, 404, 409, 500, 501, 507, 600)]
     + [NoAnswer(reason, "") for reason in ("timeout", "dns", "refused", "tls", "connection", "protocol")],
@@ -45,7 +44,7 @@ def test_without_delays_there_is_one_attempt() -> None:
     assert of(Answer(500), Rules(retry_delays_ms=[])).kind is Kind.DEAD
 
 
-@pytest.mark.parametrize("status", [400, 422])
+@table("status", [400, 422])
 def test_give_up_on(status: int) -> None:
     outcome = of(Answer(status, excerpt=b"no such order"))
     assert (outcome.kind, outcome.error) == (Kind.DEAD, f"HTTP {status} no such order")
@@ -57,8 +56,8 @@ def test_gone() -> None:
     assert of(Answer(410), Rules([5_000], is_task=True)).kind is Kind.DEAD
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
-@pytest.mark.parametrize(
+@table("status", [429, 502, 503, 504])
+@table(
     ("said", "pause_ms", "delay_ms"),
     [
         (None, None, 5_000),
@@ -88,7 +87,7 @@ def test_a_busy_endpoint_has_no_more_attempts_than_others() -> None:
     assert (outcome.kind, outcome.pauses, outcome.pause_ms) == (Kind.DEAD, True, 60_000)
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "held_ms"),
     [("10m", 600_000), ("PT1H", 3_600_000), ("90d", DAY_MS), ("0", None), ("long", None), (None, None)],
 )

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from tests.support.run.cases import table
 from tickwheel.protocol.receipts import decode_receipt
 from tickwheel_push.http import cloud_event
 from tickwheel_push.http.addresses import Allowed, location_of
@@ -250,7 +251,7 @@ def test_a_get_without_body_has_no_length() -> None:
     assert "content-type" not in made
 
 
-@pytest.mark.parametrize(
+@table(
     "headers",
     [
         {},

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.support.clients.asgi import Caller
+from tests.support.run.cases import table
 from tickwheel.errors import BadArgument
 from tickwheel_web.middleware import guard
 from tickwheel_web.middleware.cors import Cors, checked
@@ -69,7 +70,7 @@ async def test_what_a_browser_asks_first() -> None:
     assert answer.headers["access-control-allow-headers"] == "authorization,content-type,tw-header-x"
 
 
-@pytest.mark.parametrize("origin", ["*", "https://shop.example/", "shop.example", "https://*.example"])
+@table("origin", ["*", "https://shop.example/", "shop.example", "https://*.example"])
 def test_what_is_no_origin(origin: str) -> None:
     with pytest.raises(BadArgument, match="is no origin"):
         checked([SHOP, origin])
@@ -101,7 +102,7 @@ def refusal(check: Callable[[Request], None], asked: Request) -> str:
 OWN = "http://a.localhost:7413"
 
 
-@pytest.mark.parametrize(
+@table(
     ("headers", "is_ours"),
     [
         ({"sec_fetch_site": "same-origin"}, True),
@@ -122,8 +123,8 @@ def test_forms_come_from_pages_of_ours(headers: dict[str, str], is_ours: bool) -
     assert found == ("" if is_ours else "foreign_origin")
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize(
+@table("method", ["GET", "POST"])
+@table(
     ("headers", "is_foreign"),
     [
         ({}, False),
@@ -147,7 +148,7 @@ def test_calls_come_from_programs_and_from_pages_that_may(
     assert found == ("foreign_origin" if is_foreign else "")
 
 
-@pytest.mark.parametrize(
+@table(
     ("host", "is_known"),
     [
         ("broker.example", True),

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
-import pytest
 from openapi_spec_validator import validate
 
+from tests.support.run.cases import table
 from tickwheel import errors
 from tickwheel.errors import TickwheelError
 from tickwheel_web import problems
@@ -91,7 +91,7 @@ def test_rows_have_names_of_their_own_and_name_their_parameters() -> None:
         )
 
 
-@pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: row.name)
+@table("row", ENDPOINTS, label=lambda row: row.name)
 def test_examples_are_what_the_row_takes(row: object) -> None:
     for one in ENDPOINTS:
         if one is row and one.example is not None:
@@ -110,7 +110,7 @@ def test_the_page_lists_the_endpoints() -> None:
     assert [line for line in page.splitlines() if re.match(r"\| (GET|POST|PUT|PATCH|DELETE) ", line)] == rows
 
 
-@pytest.mark.parametrize(
+@table(
     ("code", "status"),
     [
         ("naive_datetime", 400),

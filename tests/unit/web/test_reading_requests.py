@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
+from tests.support.run.cases import table
 from tests.unit.web.wire import Wire
 from tickwheel_web.server import Protocol, Serving
 
@@ -98,51 +99,32 @@ def test_where_the_bytes_are_cut_does_not_matter(cuts: list[int]) -> None:
     assert not is_closed
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        b"GET /echo HTTP/1.1\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
-        b"GET http://evil/echo HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, identity\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost : x\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\na: b\r\n c\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\na: \x00\r\n\r\n",
-        b"GET /echo HTTP/1.1\nHost: x\n\n",
-        b"GET /echo\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\na: " + b"x" * MOST_BYTES + b"\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\na: " + b"x" * MOST_BYTES,
-        b"GET /" + b"x" * MOST_BYTES + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 1_000 + b"\r\n",
-    ],
-    ids=[
-        "no host",
-        "two hosts",
-        "as to a proxy",
-        "two lengths",
-        "other lengths",
-        "less than nothing",
-        "an unknown encoding",
-        "a space before the colon",
-        "a folded line",
-        "a zero",
-        "bare line feeds",
-        "no ascii",
-        "http/2",
-        "tls",
-        "a long field",
-        "one that does not end",
-        "a long path",
-        "many fields",
-    ],
-)
-@pytest.mark.parametrize("step", [7, 1 << 20])
-def test_what_is_no_request_is_refused(asked: bytes, step: int) -> None:
+NO_REQUESTS = {
+    "no host": b"GET /echo HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "as to a proxy": b"GET http://evil/echo HTTP/1.1\r\nHost: x\r\n\r\n",
+    "two lengths": b"GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "other lengths": b"GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "less than nothing": b"GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "an unknown encoding": b"GET /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, identity\r\n\r\n",
+    "a space before the colon": b"GET /echo HTTP/1.1\r\nHost : x\r\n\r\n",
+    "a folded line": b"GET /echo HTTP/1.1\r\nHost: x\r\na: b\r\n c\r\n\r\n",
+    "a zero": b"GET /echo HTTP/1.1\r\nHost: x\r\na: \x00\r\n\r\n",
+    "bare line feeds": b"GET /echo HTTP/1.1\nHost: x\n\n",
+    "no ascii": b"GET /echo\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "http/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "a long field": b"GET /echo HTTP/1.1\r\nHost: x\r\na: " + b"x" * MOST_BYTES + b"\r\n\r\n",
+    "one that does not end": b"GET /echo HTTP/1.1\r\nHost: x\r\na: " + b"x" * MOST_BYTES,
+    "a long path": b"GET /" + b"x" * MOST_BYTES + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "many fields": b"GET /echo HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 1_000 + b"\r\n",
+}
+
+
+@table("name", NO_REQUESTS)
+@table("step", [7, 1 << 20])
+def test_what_is_no_request_is_refused(name: str, step: int) -> None:
+    asked = NO_REQUESTS[name]
     said, is_closed = conversation([asked[at : at + step] for at in range(0, len(asked), step)])
     assert statuses(said) == [400]
     assert b'"bad_http"' in said

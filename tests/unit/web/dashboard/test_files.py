@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.run.cases import table
 from tests.support.run.vendored import FOLDERS, LIST, ROOT, packages
 from tickwheel.look import LOOK
 from tickwheel_web import dashboard
@@ -104,7 +105,7 @@ def test_pictures_are_shown_and_small() -> None:
     assert {name: size for name, size in sizes.items() if size > MAX_PICTURE_BYTES} == {}
 
 
-@pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.html")), ids=lambda path: path.name)
+@table("path", sorted(TEMPLATES.rglob("*.html")), label=lambda path: path.name)
 def test_templates_have_nothing_inline(path: Path) -> None:
     assert [line for line in path.read_text().splitlines() if INLINE.search(line)] == []
 

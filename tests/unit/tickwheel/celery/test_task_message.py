@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.celery.task_message import fault_of_message, fault_of_payload
 
 GOOD: dict[str, Any] = {
@@ -48,7 +49,7 @@ def test_what_is_no_task_may_be_anything() -> None:
     assert not fault_of_payload({}, 17)
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "fault"),
     [
         ({"timelimit": "soon"}, "its header timelimit is 'soon', and not a pair of seconds"),

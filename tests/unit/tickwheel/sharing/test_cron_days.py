@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import pytest
 from cronsim import CronSim
 
+from tests.support.run.cases import table
 from tickwheel.sharing.cron_days import has_both_days
 
 
@@ -20,8 +20,8 @@ def days(expression: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("day", ["*", "*/2", "13", "1-7", "1-31"])
-@pytest.mark.parametrize("weekday", ["*", "*/2", "5", "FRI", "MON-FRI"])
+@table("day", ["*", "*/2", "13", "1-7", "1-31"])
+@table("weekday", ["*", "*/2", "5", "FRI", "MON-FRI"])
 def test_it_is_what_cron_does(day: str, weekday: str) -> None:
     together = days(f"0 0 {day} * {weekday}")
     both = days(f"0 0 {day} * *") & days(f"0 0 * * {weekday}")

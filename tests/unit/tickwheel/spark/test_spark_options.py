@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
+from tests.support.run.cases import table
 from tickwheel.spark.errors import PositionLost, RowsRejected, SourceError, SparkError, understood
 from tickwheel.spark.options import EVENT_COLUMNS, MESSAGE_COLUMNS, read_options
 from tickwheel.spark.predicates import Predicate, conditions, parse_conditions, take_filters
@@ -86,7 +87,7 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize(
+@table(
     ("condition", "expected"),
     [
         (("id", "=", 2), [1]),
@@ -115,7 +116,7 @@ def test_conditions(condition: Any, expected: list[int]) -> None:
     assert np.flatnonzero(predicate.passes(ARRAYS[condition[0]])).tolist() == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "message"),
     [
         ("state = 'a'", "JSON list of lists"),

@@ -7,22 +7,23 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.errors import BadSchedule
 from tickwheel.taskiq.crons import checked_cron, offset_of, zone_of
 
 
-@pytest.mark.parametrize("cron", ["* * * * *", "0 9 1 * *", "0 9 * * MON", "*/5 9 */2 * 1-5"])
+@table("cron", ["* * * * *", "0 9 1 * *", "0 9 * * MON", "*/5 9 */2 * 1-5"])
 def test_those_that_mean_the_same(cron: str) -> None:
     assert checked_cron(cron) == cron
 
 
-@pytest.mark.parametrize("cron", ["", "* * * *", "0 0 9 * * *", "0 9 1 * 1", "0 9 1,15 * MON-FRI"])
+@table("cron", ["", "* * * *", "0 0 9 * * *", "0 9 1 * 1", "0 9 1,15 * MON-FRI"])
 def test_those_that_do_not(cron: str) -> None:
     with pytest.raises(BadSchedule):
         checked_cron(cron)
 
 
-@pytest.mark.parametrize("hours", range(-12, 15))
+@table("hours", range(-12, 15))
 def test_whole_hours_are_zones_and_come_back(hours: int) -> None:
     offset = timedelta(hours=hours)
     zone = zone_of(offset)

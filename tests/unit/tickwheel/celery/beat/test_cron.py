@@ -14,6 +14,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel.celery.beat.cron import cron_expression
 from tickwheel.celery.beat.errors import NotOnBroker
 
@@ -21,7 +22,7 @@ APP = Celery("of-cron", set_as_current=False)
 BEGIN = datetime.fromisoformat("2026-11-21T08:07:00+00:00")
 
 
-@pytest.mark.parametrize(
+@table(
     ("schedule", "expression"),
     [
         (crontab(), "* * * * *"),
@@ -42,7 +43,6 @@ BEGIN = datetime.fromisoformat("2026-11-21T08:07:00+00:00")
         (crontab(0, 0, day_of_month="1-31", day_of_week="tue"), "0 0 * * TUE"),
         (crontab(0, 9, day_of_month="*/2", day_of_week="mon"), "0 9 */2 * MON"),  # cron wants both then, too
     ],
-    ids=str,
 )
 def test_it_is_written_as_it_was(schedule: crontab, expression: str) -> None:
     assert cron_expression(schedule) == expression

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.celery.transport import envelope
 
 
@@ -47,7 +48,7 @@ def test_two_sends_of_the_same_are_told_apart() -> None:
     assert envelope.encode(message("1"), "", "q") != envelope.encode(message("1"), "", "q")
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         *(b"", b"\xff", b"[]", b"{}", b'{"headers": {}, "properties": {}}', b"17", b"[" * 60_000),

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.look import LOOK
 from tickwheel.spark.report.build import Answers
 from tickwheel.spark.report.errors import EarlierRefused
@@ -233,7 +234,7 @@ def test_the_summary_names_what_is_cut() -> None:
     assert summary["directories"] == [str(Path("data").absolute())]
 
 
-@pytest.mark.parametrize(
+@table(
     ("ms", "text"),
     [(0, "0 ms"), (1.5, "1.5 ms"), (999, "999 ms"), (1_000, "1 s"), (59_990, "60 s"), (90_000, "1 min 30 s"),
      (7_200_000, "2 h"), (90_000_000, "1 d 1 h"), (-5, "-5 ms"), (None, "–")],

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel.spark.errors import SourceError
 from tickwheel.spark.writing.columns import check_columns, checked, shown
 from tickwheel.spark.writing.headers import packed_headers
@@ -33,7 +34,7 @@ def codes(found: Any) -> list[str]:
     return [CODES[number] for number in found.reasons.tolist()]
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "time_ms", "state"),
     [
         ("2031-05-01T12:00:00Z", AT, GOOD),

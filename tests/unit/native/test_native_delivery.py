@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.native.native_frames import ORDERS, PRIORITY, Item, SendFrame
 from tests.support.native.native_pair import NOW_MS, Pair, Sizes
 from tests.support.native.native_store import Outputs, pointer
+from tests.support.run.cases import table
 from tests.twins import delivery
 from tests.twins.delivery import BROKEN, DUE, SUPERSEDED
 from tests.twins.store import (
@@ -76,7 +77,7 @@ def test_backoff(ack_wait: int, least: int, most: int, message_id: int, epoch: i
     assert ack_wait <= found <= max(ack_wait, most)
 
 
-@pytest.mark.parametrize("epoch", [*range(201), 1 << 31, (1 << 32) - 1])
+@table("epoch", [*range(201), 1 << 31, (1 << 32) - 1])
 def test_backoff_stays_inside_its_clamps_for_ever(epoch: int) -> None:
     waits = [lib.tw_backoff_ms(1_000, 700, 60_000, i, epoch) for i in range(40)]
     assert waits == [delivery.backoff_ms(1_000, 700, 60_000, i, epoch) for i in range(40)]
@@ -85,8 +86,8 @@ def test_backoff_stays_inside_its_clamps_for_ever(epoch: int) -> None:
     assert (len(set(waits)) > 1) == (epoch > 1), "from the second delivery on, messages wait differently"
 
 
-@pytest.mark.parametrize("epoch", [2, 200, (1 << 32) - 1])
-@pytest.mark.parametrize(("least", "most"), [(0, 0), (0, 60_000), (-5, 10), ((1 << 63) - 1, (1 << 63) - 1)])
+@table("epoch", [2, 200, (1 << 32) - 1])
+@table(("least", "most"), [(0, 0), (0, 60_000), (-5, 10), ((1 << 63) - 1, (1 << 63) - 1)])
 def test_backoff_of_unlikely_settings(least: int, most: int, epoch: int) -> None:
     assert lib.tw_backoff_ms(1_000, least, most, 7, epoch) == delivery.backoff_ms(
         1_000, least, most, 7, epoch

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.run.cases import table
 from tickwheel.protocol.errors import ConfigError
 from tickwheel_broker.config.example import example_toml
 from tickwheel_broker.config.fields import FIELDS
@@ -142,7 +143,7 @@ def test_http_for_other_machines_needs_tls_too() -> None:
         from_arguments(http_listen=True, listen_host="0.0.0.0")
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "told"),
     [
         ({"web": True, "web_host": ""}, "nothing to listen on"),
@@ -175,7 +176,7 @@ def test_what_the_http_api_believes() -> None:
     assert len(settings.web_cors_origins.split()) == 3
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "told"),
     [
         ({"rocketmq_listen": "8081"}, "rocketmq_listen .*'8081' is no place to listen at"),

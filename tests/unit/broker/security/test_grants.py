@@ -6,6 +6,7 @@ import pytest
 
 import tickwheel.protocol.grants as grants_module
 import tickwheel_broker.security.logins as logins_module
+from tests.support.run.cases import table
 from tickwheel.protocol.grants import PERMISSIONS, parse_grants
 from tickwheel_broker.security.grants import ANYONE, NOBODY, OWNER, Identity
 
@@ -19,7 +20,7 @@ def identity(*grants: str) -> Identity:
     return Identity("0" * 12, "test", parse_grants(grants))
 
 
-@pytest.mark.parametrize(
+@table(
     ("grant", "permission", "topic", "expected"),
     [
         ("consume:orders", "consume", "orders", True),
@@ -85,7 +86,7 @@ def test_what_was_asked_is_not_remembered_without_end() -> None:
     assert someone.may("consume", "orders")
 
 
-@pytest.mark.parametrize("text", ["", "consume", "consume:", "fly:orders", ":orders", f"consume:{'x' * 300}"])
+@table("text", ["", "consume", "consume:", "fly:orders", ":orders", f"consume:{'x' * 300}"])
 def test_what_is_no_grant(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no (grant|permission)"):
         parse_grants([text])

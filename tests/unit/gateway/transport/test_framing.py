@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel_gateway.transport.framing import (
     Malformed,
     MessageReader,
@@ -95,7 +96,7 @@ def test_what_is_not_one_piece_of_gzip(data: bytes) -> None:
     assert caught.value.status == 13
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "seconds"),
     [("1H", 3600), ("2M", 120), ("99999999S", 99_999_999), ("250m", 0.25), ("5u", 5e-6), ("0n", 0)],
 )
@@ -103,7 +104,7 @@ def test_timeouts(text: str, seconds: float) -> None:
     assert timeout_s(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "1", "S", "123456789S", "-1S", "1.5S", "1s", "1S ", "١S", "1S\n"])
+@table("text", ["", "1", "S", "123456789S", "-1S", "1.5S", "1s", "1S ", "١S", "1S\n"])
 def test_timeouts_that_are_none(text: str) -> None:
     with pytest.raises(Malformed):
         timeout_s(text)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.messages import (
@@ -218,7 +219,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("one", "code"), REFUSED, ids=lambda value: getattr(value, "name", ""))
+@table(("one", "code"), REFUSED)
 def test_what_is_refused(one: Any, code: Code) -> None:
     with pytest.raises(Refused) as refused:
         sent(one, SENDER, Limits(max_delay_ms=DAY_MS), NOW_MS)

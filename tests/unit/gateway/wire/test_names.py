@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.run.cases import table
 from tickwheel.protocol.limits import NAME_PATTERN
 from tickwheel_gateway.wire import handles, messages, names
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -18,7 +19,7 @@ THEIRS = st.from_regex(re.compile(r"[%A-Za-z0-9_-]{1,40}"), fullmatch=True)
 FORBIDDEN = ("rmq%", "%%_", "%%-")
 
 
-@pytest.mark.parametrize("module", [handles, messages, names])
+@table("module", [handles, messages, names])
 def test_examples_in_docstrings(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
@@ -42,7 +43,7 @@ def test_topics_of_other_programs_can_be_reached(name: str) -> None:
         assert topic_of(theirs(name)) == name
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     ["", " ", "a b", "a.b", "ä", "a|b", "a\n", "rmq%x", "%%_x", "%%-", "x" * 256],
 )

@@ -186,6 +186,7 @@ def test_a_queue_that_is_read_by_calls_that_are_cancelled(url: str, backend: str
     run(backend, main)
 
 
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")  # a fork beside a thread
 @BACKENDS
 def test_a_fork(url: str, backend: str) -> None:
     async def main() -> None:
@@ -226,6 +227,7 @@ def test_a_fork(url: str, backend: str) -> None:
     anyio.run(main, backend=backend)
 
 
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")  # a fork beside a thread
 def test_a_table_that_was_opened_before_a_fork(url: str) -> None:
     """As in an application that is loaded before its workers: each has connections of its own."""
     with message_table(url) as table:

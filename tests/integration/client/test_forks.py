@@ -28,6 +28,8 @@ from tickwheel.testing import TestBroker, broker
 
 PATIENCE_S = 60.0
 AT_ONCE_S = 5
+# A fork beside a thread.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

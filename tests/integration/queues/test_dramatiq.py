@@ -451,6 +451,7 @@ def test_two_kinds_of_retries_are_refused() -> None:
         TickwheelBroker(middleware=[BrokerRetries(), Retries()])
 
 
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")  # a fork beside a thread
 def test_a_child_has_a_connection_of_its_own(broker: TickwheelBroker, client: sync.Client) -> None:
     @dramatiq.actor(broker=broker)
     def note(pid: int) -> None: ...

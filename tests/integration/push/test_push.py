@@ -41,14 +41,12 @@ class Pusher:
             "TICKWHEEL_PUSH_ALLOW_HTTP": "1",
             "TICKWHEEL_PUSH_METRICS": "127.0.0.1:0",
         }
-        self.process = shell.popen("push", "--json", *ports, "--refresh", "100ms", *flags)
-        assert self.process.stdout is not None
+        self.process = shell.start("push", "--json", *ports, "--refresh", "100ms", *flags)
         line = self.process.stdout.readline()
         assert line, self._said()
         self.metrics = json.loads(line)["metrics"]
 
     def _said(self) -> str:
-        assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
     def kill(self) -> None:
@@ -60,7 +58,7 @@ class Pusher:
         """Ask it to end, and wait until it has."""
         self.process.send_signal(how)
         self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode
+        return self.process.wait()
 
     def __enter__(self) -> Pusher:
         return self
@@ -70,8 +68,6 @@ class Pusher:
     ) -> None:
         if self.process.poll() is None:
             self.kill()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.process.stdout.close()
         self.process.stderr.close()
 

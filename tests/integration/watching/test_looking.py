@@ -310,7 +310,7 @@ async def test_the_end_of_the_audit_log(daemon: Daemon, topic: str, shell: Shell
 async def test_the_audit_log_is_followed(daemon: Daemon, topic: str, shell: Shell) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic)
-        with shell.popen("audit", "--follow", "--limit", "1", "--json") as following:
+        with shell.start("audit", "--follow", "--limit", "1", "--json") as following:
             assert following.stdout is not None
             output = following.stdout
 
@@ -418,7 +418,7 @@ async def test_what_happens_is_followed_over_a_restart(tmp_path: Path) -> None:
 async def test_events_are_printed_as_they_happen(daemon: Daemon, topic: str, shell: Shell) -> None:
     async with tickwheel.Client(daemon.url) as client:
         place = (await client.events()).next
-        with shell.popen("events", "--follow", "--from", f"{place[0]}.{place[1]}", "--json") as following:
+        with shell.start("events", "--follow", "--from", f"{place[0]}.{place[1]}", "--json") as following:
             assert following.stdout is not None
             output = following.stdout
 

@@ -31,13 +31,17 @@ from tickwheel_web.server import MORE_HANDSHAKES
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The real program."""
     folder = tmp_path_factory.mktemp("web-server")
     with Daemon(folder / "data") as daemon:
-        found = started(Shell(folder, daemon.url), "--max-request-bytes", "64KiB")
-        yield found
-        found.process.terminate()
-        _, said = found.process.communicate(timeout=PATIENCE_S)
-        assert (found.process.returncode, said) == (0, b"")
+        process = Shell(folder, daemon.url).popen(
+            "web", "--port", "0", "--json", "--max-request-bytes", "64KiB"
+        )
+        assert process.stdout is not None
+        yield Web(json.loads(process.stdout.readline())["url"], process)
+        process.terminate()
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, said) == (0, b"")
 
 
 def test_a_message_and_two_requests_on_one_connection(web: Web) -> None:

@@ -1,14 +1,14 @@
 """Runs `tickwheel` as a user's shell does, and a daemon of its own kind.
 
 A command that is run to its end runs in the process of the tests, where nothing has to be imported anew, or in a fork;
-`test_cli_processes.py` compares that with the real program. What is started and left running is a process.
+`test_cli_processes.py` compares that with the real program. What is started and left running is a process: the real
+program, or a fork, which begins at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +23,7 @@ import sniffio
 from click.testing import CliRunner
 
 from tests.support.clients import forking
+from tests.support.processes.piped import Piped
 from tests.support.run.warned import filters_of_a_process
 from tickwheel_cli.main import root
 
@@ -35,8 +36,15 @@ _FORKED = "from tests.support.run import warned; warned.apply_filters(); from ti
 _MODULES = (
     "tests.support.run.warned",
     "tickwheel_cli.main",
+    "tickwheel_cli.running.push",
+    "tickwheel_cli.running.serve",
+    "tickwheel_cli.running.web",
     "tickwheel.client",
     "tickwheel_broker.config.load",
+    "tickwheel_broker.daemon",
+    "tickwheel_push.process",
+    "tickwheel_web.application",
+    "tickwheel_web.server",
     "numpy",
 )
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TICKWHEEL_")}
@@ -60,6 +68,16 @@ class Shell:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+        )
+
+    def start(self, *arguments: str) -> Piped:
+        """Like `popen`, without the second of a processor that the real program takes to begin."""
+        return Piped(
+            _FORKED,
+            *arguments,
+            modules=_MODULES,
+            folder=self.directory,
+            environment=self.environment,
         )
 
     def run(
@@ -161,13 +179,12 @@ class Serve:
     def __init__(self, directory: Path, *flags: str) -> None:
         self._shell = Shell(directory)
         self._flags = flags
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Piped | None = None
         self.urls: list[str] = []
 
     def __enter__(self) -> Serve:
         arguments = ["serve", "--data", "data", "--listen-port", "0", "--unix-socket", "s.sock", "--json"]
-        self._process = self._shell.popen(*arguments, *self._flags)
-        assert self._process.stdout is not None
+        self._process = self._shell.start(*arguments, *self._flags)
         line = self._process.stdout.readline()
         if not line:
             _, errors = self._process.communicate(timeout=PATIENCE_S)
@@ -178,9 +195,9 @@ class Serve:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
         self._process.communicate(timeout=PATIENCE_S)
-        return self._process.returncode
+        return self._process.wait()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

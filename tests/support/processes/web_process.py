@@ -10,6 +10,7 @@ from http.client import HTTPConnection
 
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S
+from tests.support.processes.piped import Piped
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Web:
     """Where it serves, and its process."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Piped
 
     @property
     def port(self) -> int:
@@ -42,6 +43,5 @@ class Web:
 
 def started(shell: Shell, *options: str) -> Web:
     """The process, when it serves."""
-    process = shell.popen("web", "--port", "0", "--json", *options)
-    assert process.stdout is not None
+    process = shell.start("web", "--port", "0", "--json", *options)
     return Web(json.loads(process.stdout.readline())["url"], process)

@@ -47,9 +47,24 @@ def daemon_settings() -> dict[str, Any]:
     return {}
 
 
+@pytest.fixture(scope="session")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One for all tests of this process that look at nothing but topics of their own."""
+    with Daemon(tmp_path_factory.mktemp("shared") / "data") as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, daemon_settings: dict[str, Any]) -> Iterator[Daemon]:
-    """One for the tests of a file."""
+def daemon(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    daemon_settings: dict[str, Any],
+) -> Iterator[Daemon]:
+    """One for the tests of a file; with the marker `shared_daemon` the one that it shares with other files."""
+    if request.node.get_closest_marker("shared_daemon") is not None:
+        assert not daemon_settings, "what is shared has no settings of a file"
+        yield request.getfixturevalue("shared_daemon")
+        return
     with Daemon(tmp_path_factory.mktemp("broker") / "data", **daemon_settings) as running:
         yield running
 

@@ -12,6 +12,8 @@ from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S
 from tickwheel.protocol.receipts import Receipt, decode_receipt
 
+pytestmark = pytest.mark.shared_daemon
+
 FAILED, TIMED_OUT = 1, 3
 _numbers = count()
 

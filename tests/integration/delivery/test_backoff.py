@@ -11,6 +11,8 @@ import tickwheel
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
 
+pytestmark = pytest.mark.shared_daemon
+
 ACK_WAIT_MS, LEAST_MS, MOST_MS = 60_000, 120_000, 1_000_000
 COUNT = 40
 

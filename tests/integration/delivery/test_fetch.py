@@ -15,6 +15,8 @@ from tests.support.processes.losing import Losing
 from tickwheel.errors import BadArgument, BadTopicName, RequestUncertain, StaleReceipt
 from tickwheel.protocol.frames import FrameType
 
+pytestmark = pytest.mark.shared_daemon
+
 LONG = timedelta(seconds=PATIENCE_S)
 
 

@@ -13,6 +13,8 @@ import tickwheel
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.errors import BadTopicSettings, BodyTooLarge, TopicExists, TopicInUse, UnknownTopic
 
+pytestmark = pytest.mark.shared_daemon
+
 VITESS = "vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,vt_cache_size=10000,vt_poller_interval=30"
 
 

@@ -21,6 +21,8 @@ from tickwheel import Message, Subscription, sync
 from tickwheel.errors import BadArgument, BadTime, GroupInUse, StaleReceipt, UnknownGroup, UnknownTopic
 from tickwheel.protocol.bodies.settling import Nack
 
+pytestmark = pytest.mark.shared_daemon
+
 FAILED = 1
 
 

@@ -17,6 +17,8 @@ from tests.support.processes.daemon_harness import PATIENCE_S, Daemon, wait_read
 from tickwheel import Message, Subscription
 from tickwheel.errors import BadArgument, UnknownShard
 
+pytestmark = pytest.mark.shared_daemon
+
 _numbers = count()
 
 

@@ -27,6 +27,8 @@ from tickwheel.dramatiq import BrokerRetries, TickwheelBroker
 from tickwheel.errors import BadArgument, BadTopicName, ConnectionDenied
 from tickwheel_bench.processes import wait_until
 
+pytestmark = pytest.mark.shared_daemon
+
 _numbers = count()
 JOIN_MS = int(PATIENCE_S * 1_000)
 

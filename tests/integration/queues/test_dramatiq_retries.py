@@ -19,6 +19,8 @@ from tests.support.processes.daemon_harness import Daemon
 from tickwheel import sync
 from tickwheel.dramatiq import BrokerRetries, TickwheelBroker
 
+pytestmark = pytest.mark.shared_daemon
+
 _numbers = count()
 
 

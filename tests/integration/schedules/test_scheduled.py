@@ -15,6 +15,8 @@ from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import Message, Subscription
 
+pytestmark = pytest.mark.shared_daemon
+
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000

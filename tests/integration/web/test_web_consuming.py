@@ -20,6 +20,8 @@ from tickwheel.protocol.messages import SendColumns, encode_send
 from tickwheel.protocol.receipts import Receipt, encode_receipt
 from tickwheel_web.limits import MAX_POLLS_PER_TOKEN
 
+pytestmark = pytest.mark.shared_daemon
+
 GROUP = "/v1/topics/{}/groups/{}"
 WAIT = {"wait": "60s"}
 

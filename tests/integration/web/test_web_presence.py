@@ -8,9 +8,13 @@ import time
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 import tickwheel
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.processes.web_process import Web
+
+pytestmark = pytest.mark.shared_daemon
 
 JSON = {"Content-Type": "application/json"}
 LARGE = b"x" * (3 << 20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -187,8 +188,9 @@ def test_it_ends_by_saying_how_to_get_the_dashboard(
     monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
     dashboard.tell_how_to_watch(None, [])
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"  {sys.executable} -m tickwheel demo --web"
-    assert "  " + sys.executable + " -m pip install 'tickwheel[web]'" in said
+    python = shlex.quote(sys.executable)
+    assert said[-1] == f"  {python} -m tickwheel demo --web"
+    assert "  " + python + " -m pip install 'tickwheel[web]'" in said
 
 
 @pytest.mark.usefixtures("_command")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
+import pytest
 from openapi_spec_validator import validate
 
 from tests.support.run.cases import table

@@ -143,10 +143,13 @@ async def serve_node(
         opened.callback(lock.release)
         process = NodeProcess(settings, clock, access, watching, children, certificates, listeners)
         try:
-            async with (connect or connect_kafka)(settings, process.pulse.is_healthy) as connected:
-                await process.run(connected, ready)
-        except* (SyncFailed, StoreError, OSError) as group:
-            raise explain(first_error(group), lock.check) from group
+            try:
+                async with (connect or connect_kafka)(settings, process.pulse.is_healthy) as connected:
+                    await process.run(connected, ready)
+            except* (SyncFailed, StoreError, OSError) as group:
+                raise explain(first_error(group), lock.check) from group
+        except BaseExceptionGroup as group:  # until Python 3.11.4 that of the line above is one, too
+            raise first_error(group) from group
     _log.info("stopped")
 
 

@@ -25,7 +25,8 @@ def has_servers(item: pytest.Item) -> bool:
     """Whether a test starts servers that can be clusters, or is given one."""
     if item.path.parent.name in OTHERS:
         return False
-    return "daemon" in getattr(item, "fixturenames", ()) or "Daemon(" in item.path.read_text()
+    given = getattr(item, "fixturenames", ())
+    return "daemon" in given or "guarded" in given or "Daemon(" in item.path.read_text()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

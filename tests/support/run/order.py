@@ -15,16 +15,15 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.support.run.profile import PROCESSES
+
 SPARK: Final = "tests/spark/"
 """All of it stays together: a session of Spark takes long to start, and gets faster with each test."""
-
-TOGETHER: Final = ("tests/cluster/", "tests/browser/")
-"""Tests of a file there stay together: each file starts a Kafka, or a browser."""
 
 SECONDS_S: Final[dict[str, float]] = json.loads(Path(__file__).with_name("durations.json").read_text())
 """Processor seconds of the files that take more than a few, as `make durations` has written them."""
 SPLIT_S: Final = 15
-"""The tests of a file that takes longer need not stay together."""
+"""The tests of a file that takes longer are handed out one by one, unless they share the programs of their file."""
 
 
 class LongestFirst(LoadScopeScheduling):
@@ -38,7 +37,7 @@ class LongestFirst(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file.startswith(SPARK):
             return SPARK
-        return nodeid if SECONDS_S.get(file, 0) > SPLIT_S and not file.startswith(TOGETHER) else file
+        return nodeid if SECONDS_S.get(file, 0) > SPLIT_S and not file.startswith(PROCESSES) else file
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Of a process that ended with tests left, the one that it ran, which has failed; others run the rest.

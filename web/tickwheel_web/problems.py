@@ -14,14 +14,14 @@ from tickwheel.errors import TickwheelError
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 _RETRYABLE: Final = (408, 429, 503)
+"""Of what HTTP itself refuses; errors of the broker say it themselves."""
 _TITLES: Final = {
     413: "Request Entity Too Large",
     414: "Request-URI Too Long",
     416: "Requested Range Not Satisfiable",
     422: "Unprocessable Entity",
 }
-"""Python 3.13 has other phrases for these. What is answered must not depend on the interpreter."""
-"""Of what HTTP itself refuses; errors of the broker say it themselves."""
+"""Titles of statuses for which Python 3.13 has other phrases: an answer must not depend on the interpreter."""
 
 _CODES_OF_STATUS: Final = {
     400: "bad_argument bad_request bad_time naive_datetime bad_topic_name key_too_long order_key_too_long "

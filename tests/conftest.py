@@ -72,7 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder: Path | None = config.option.outcomes
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        config.pluginmanager.register(Outcomes(None if is_worker else folder))
+        outcomes = Outcomes(None if is_worker else folder, with_passed=config.option.lane is None)
+        config.pluginmanager.register(outcomes)
     if is_worker:
         return
     place = config.stash[_FOLDER] = RunFolder()

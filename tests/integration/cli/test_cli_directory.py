@@ -18,11 +18,6 @@ needs_flights = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
 def test_a_directory_is_enough(shell: Shell) -> None:
     shell.run("--data", "d", "send", "tea", "ready", "--in", "50ms")
     assert shell.text("receive", "tea", "--count", "1", "--data", "d").endswith("  1  ready\n")

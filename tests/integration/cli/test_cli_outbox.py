@@ -8,16 +8,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes.cli_harness import PATIENCE_S, Shell
 
 USAGE, FAILED, TIMED_OUT = 2, 1, 3
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 def test_a_message_table_from_the_command_line(shell: Shell) -> None:

@@ -6,16 +6,9 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes.cli_harness import PATIENCE_S, Serve, Shell
 
 USAGE, FAILED, TIMED_OUT = 2, 1, 3
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 def test_a_relay_moves_what_is_there_to_the_broker_once(shell: Shell) -> None:

@@ -4,7 +4,7 @@ A failure that does not come again is a flake: the run is green, says FLAKY with
 `build/flaky.jsonl`. Find why: a flake is a defect of the product until shown otherwise. `tests/flaky.toml` lists those
 that somebody looks into. A failure of a test that starts no program is final.
 
-    python -m tests.support.run.gate [--jobs N] [words for pytest …]
+    python -m tests.support.run.gate [--jobs N] [--durations | --overdue | words for pytest …]
 
 With words for pytest, it runs what they name in the usual way, once.
 """
@@ -53,7 +53,18 @@ class End(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, add_help=False)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--durations", action="store_true", help="write what the last run took")
+    parser.add_argument(
+        "--overdue", action="store_true", help="fail when a flake is in the list for too long"
+    )
     known, words = parser.parse_known_args(arguments)
+    if known.durations:
+        print(write_durations())
+        return PASSED
+    if known.overdue:
+        wrong = overdue(datetime.now(UTC).date())
+        print("\n".join(wrong), file=sys.stderr)
+        return FAILED if wrong else PASSED
     if words:
         return pytest(f"--numprocesses={known.jobs}", *words)
     shutil.rmtree(OUTCOMES, ignore_errors=True)
@@ -140,8 +151,4 @@ def pytest(*words: str) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--durations"]:
-        sys.exit(print(write_durations()))
-    if sys.argv[1:] == ["--overdue"]:
-        sys.exit("\n".join(overdue(datetime.now(UTC).date())) or None)
     sys.exit(main())

@@ -1,7 +1,8 @@
 """A plugin that writes down how tests ended, and what processor time they took.
 
 The process that starts the others hears of every test, and writes into the folder that ``--outcomes`` names: a line for
-each test that failed, with what it printed, and a table of processor seconds by file.
+each test that failed, with what it printed, and a table of processor seconds by file. A run of what failed before
+(it has no lane) writes down the successes, too.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ SECONDS: Final = "processor_s.json"
 class Outcomes:
     """In each process of a run; ``folder`` is None in those that are told what to run."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, with_passed: bool) -> None:
         self._folder = folder
+        self._with_passed = with_passed
         self._seconds: Counter[str] = Counter()
         self._before_s = _processor_s()
 
@@ -36,11 +38,11 @@ class Outcomes:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Write down a failure, and a success of a test that runs again."""
+        """Write down a failure; in a run of what failed before, a success."""
         if self._folder is None:
             return
         self._seconds[report.nodeid.partition("::")[0]] += getattr(report, "processor_s", 0.0)
-        if report.failed or report.when == "call":
+        if report.failed or (self._with_passed and report.when == "call"):
             parts = [report.longreprtext, *(f"--- {title}\n{text}" for title, text in report.sections)]
             line = {"test": report.nodeid, "failed": report.failed, "output": "\n".join(filter(None, parts))}
             with (self._folder / ENDED).open("a", encoding="utf-8") as file:

@@ -54,7 +54,7 @@ def test_all_lanes_run_also_behind_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     assert code == gate.FAILED
     assert [words[:2] for words in fake.calls] == [
         ("--numprocesses=3", "--lane=functions"),
-        ("--numprocesses=3", "--lane=programs"),
+        ("--numprocesses=6", "--lane=programs"),
         ("--numprocesses=0", "--lane=alone"),
     ]
 
@@ -154,14 +154,14 @@ def test_whose_fixture_fails(broken): ...
 """
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_outcomes_are_written(tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize(("processes", "with_passed"), [(0, True), (2, False)])
+def test_outcomes_are_written(tmp_path: Path, processes: int, with_passed: bool) -> None:
     (tmp_path / "test_a.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(
         "from pathlib import Path\nfrom tests.support.run.outcomes import Outcomes\n"
         "def pytest_configure(config):\n"
         "    folder = None if hasattr(config, 'workerinput') else Path('.')\n"
-        "    config.pluginmanager.register(Outcomes(folder))\n"
+        f"    config.pluginmanager.register(Outcomes(folder, with_passed={with_passed}))\n"
     )
     ran = subprocess.run(
         [
@@ -184,12 +184,11 @@ def test_outcomes_are_written(tmp_path: Path, processes: int) -> None:
     )
     assert ran.returncode == gate.FAILED, ran.stdout + ran.stderr
     ended = {end.test.partition("::")[2]: end for end in gate.ends(tmp_path)}
-    assert {name: end.failed for name, end in ended.items()} == {
-        "test_that_passes": False,
-        "test_that_fails": True,
-        "test_whose_fixture_fails": True,
-    }
-    assert "it says this" in ended["test_that_passes"].output
+    failed = {"test_that_fails": True, "test_whose_fixture_fails": True}
+    passed = {"test_that_passes": False} if with_passed else {}
+    assert {name: end.failed for name, end in ended.items()} == failed | passed
+    if with_passed:
+        assert "it says this" in ended["test_that_passes"].output
     assert "it says that" in ended["test_that_fails"].output
     assert "assert 1 == 2" in ended["test_that_fails"].output
     assert "no room" in ended["test_whose_fixture_fails"].output

@@ -1,4 +1,4 @@
-"""A shell for commands that start what they need themselves."""
+"""A shell without a broker: its commands start what they need themselves."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.support.processes.cli_harness import Shell
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def local_shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)

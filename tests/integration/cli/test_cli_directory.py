@@ -18,19 +18,19 @@ needs_flights = pytest.mark.skipif(
 )
 
 
-def test_a_directory_is_enough(shell: Shell) -> None:
-    shell.run("--data", "d", "send", "tea", "ready", "--in", "50ms")
-    assert shell.text("receive", "tea", "--count", "1", "--data", "d").endswith("  1  ready\n")
-    assert shell.json("topics", "--data", "d")[0]["groups"][0]["acked"] == 1
-    whole = shell.json("inspect", "d")
+def test_a_directory_is_enough(local_shell: Shell) -> None:
+    local_shell.run("--data", "d", "send", "tea", "ready", "--in", "50ms")
+    assert local_shell.text("receive", "tea", "--count", "1", "--data", "d").endswith("  1  ready\n")
+    assert local_shell.json("topics", "--data", "d")[0]["groups"][0]["acked"] == 1
+    whole = local_shell.json("inspect", "d")
     assert (whole["ok"], whole["messages"]) == (True, 1)
-    assert "Everything is whole." in shell.text("inspect", "d")
+    assert "Everything is whole." in local_shell.text("inspect", "d")
 
 
-def test_a_reader_that_leaves_is_no_noise(shell: Shell) -> None:
-    (shell.directory / "x.jsonl").write_text('{"body": "x"}\n' * 20_000)
-    shell.run("send", "t", "--from-file", "x.jsonl", "--data", "d")
-    process = shell.popen("receive", "t", "--data", "d")
+def test_a_reader_that_leaves_is_no_noise(local_shell: Shell) -> None:
+    (local_shell.directory / "x.jsonl").write_text('{"body": "x"}\n' * 20_000)
+    local_shell.run("send", "t", "--from-file", "x.jsonl", "--data", "d")
+    process = local_shell.popen("receive", "t", "--data", "d")
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline().endswith(b"  x\n")
@@ -49,10 +49,10 @@ def test_data_wins_over_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["stats", "topics", "browse t", "receive t --count 1", "cancel 1", "topics set t --rate 1"]
 )
-def test_a_misspelt_directory_is_not_made(shell: Shell, command: str) -> None:
-    error = shell.error("--data", "typo", *command.split(), code=1)
+def test_a_misspelt_directory_is_not_made(local_shell: Shell, command: str) -> None:
+    error = local_shell.error("--data", "typo", *command.split(), code=1)
     assert error["code"] == "no_data_directory"
-    assert not list(shell.directory.iterdir())
+    assert not list(local_shell.directory.iterdir())
 
 
 def test_one_owner_at_a_time(tmp_path: Path) -> None:
@@ -70,31 +70,31 @@ def test_an_address_in_use(tmp_path: Path) -> None:
         assert b"address_in_use" in refused.stderr
 
 
-def test_damage_is_found_and_said(shell: Shell) -> None:
+def test_damage_is_found_and_said(local_shell: Shell) -> None:
     for body in ("one", "two", "three"):
-        shell.run("--data", "d", "send", "t", body * 20)
-    [log] = (shell.directory / "d" / "commitlog").glob("*.log")
+        local_shell.run("--data", "d", "send", "t", body * 20)
+    [log] = (local_shell.directory / "d" / "commitlog").glob("*.log")
     content = bytearray(log.read_bytes())
     place = content.index(b"oneone")
     content[place] ^= 0xFF
     log.write_bytes(content)
-    report = json.loads(shell.run("inspect", "d", "--json", code=65).stdout)
+    report = json.loads(local_shell.run("inspect", "d", "--json", code=65).stdout)
     assert not report["ok"]
     assert log.name in report["damage"][0]["file"]
     assert 0 < report["damage"][0]["offset"] <= place
-    shown = shell.run("inspect", "d", code=65).stdout.decode()
+    shown = local_shell.run("inspect", "d", code=65).stdout.decode()
     assert f"damaged: {report['damage'][0]['file']} at byte " in shown
 
 
-def test_what_is_no_data_directory(shell: Shell) -> None:
-    (shell.directory / "empty").mkdir()
-    assert "not a data directory" in shell.error("inspect", "empty", code=1)["message"]
-    shell.run("inspect", "missing", code=2)
+def test_what_is_no_data_directory(local_shell: Shell) -> None:
+    (local_shell.directory / "empty").mkdir()
+    assert "not a data directory" in local_shell.error("inspect", "empty", code=1)["message"]
+    local_shell.run("inspect", "missing", code=2)
 
 
 @needs_flights
-def test_the_demo_loses_nothing(shell: Shell) -> None:
-    summary = shell.json("demo", "--speed", "40000", "--data", "kept")
+def test_the_demo_loses_nothing(local_shell: Shell) -> None:
+    summary = local_shell.json("demo", "--speed", "40000", "--data", "kept")
     assert summary["passed"]
     assert summary["scheduled"] == 737
     assert summary["cancelled"] == 3
@@ -102,24 +102,24 @@ def test_the_demo_loses_nothing(shell: Shell) -> None:
         assert group["delivered"] == 734
         assert (group["duplicates"], group["missing"], group["early"]) == (0, 0, 0)
         assert group["earliest_ms"] >= 0
-    assert shell.json("inspect", "kept")["ok"]
-    assert shell.error("demo", "--data", "kept", code=1)["code"] == "not_empty"
+    assert local_shell.json("inspect", "kept")["ok"]
+    assert local_shell.error("demo", "--data", "kept", code=1)["code"] == "not_empty"
 
 
 @needs_flights
-def test_the_demo_in_plain_lines(shell: Shell) -> None:
-    shown = shell.text("demo", "--date", "2013-12-24", "--speed", "80000")
+def test_the_demo_in_plain_lines(local_shell: Shell) -> None:
+    shown = local_shell.text("demo", "--date", "2013-12-24", "--speed", "80000")
     assert "\x1b" not in shown
     assert "Departures of 24 December 2013" in shown
     assert "Nothing lost, nothing twice, nothing early." in shown
     assert shown.endswith(" demo --web --date=2013-12-24\n")
-    assert shell.error("demo", "--date", "2014-01-01", code=1)["code"] == "no_such_day"
-    assert "--web" in shell.error("demo", "--stay", "1s", code=2)["message"]
+    assert local_shell.error("demo", "--date", "2014-01-01", code=1)["code"] == "no_such_day"
+    assert "--web" in local_shell.error("demo", "--stay", "1s", code=2)["message"]
 
 
 @needs_flights
-def test_the_demo_is_shown_in_the_dashboard_until_it_is_ended(shell: Shell) -> None:
-    demo = shell.popen("demo", "--web", "--web-port", "0", "--speed", "40000", "--json")
+def test_the_demo_is_shown_in_the_dashboard_until_it_is_ended(local_shell: Shell) -> None:
+    demo = local_shell.popen("demo", "--web", "--web-port", "0", "--speed", "40000", "--json")
     assert demo.stdout is not None
     url = json.loads(demo.stdout.readline())["web"]
     assert get(url).status == 200

@@ -13,50 +13,52 @@ from tests.support.processes.cli_harness import PATIENCE_S, Shell
 USAGE, FAILED, TIMED_OUT = 2, 1, 3
 
 
-def test_a_message_table_from_the_command_line(shell: Shell) -> None:
-    assert "reminders in sqlite:///app.db: made" in shell.text("outbox", "init", "reminders")
-    later = shell.json("outbox", "send", "reminders", "message=later", "--in", "1h")["id"]
-    now = shell.text("outbox", "send", "reminders", "message=now").strip()
+def test_a_message_table_from_the_command_line(local_shell: Shell) -> None:
+    assert "reminders in sqlite:///app.db: made" in local_shell.text("outbox", "init", "reminders")
+    later = local_shell.json("outbox", "send", "reminders", "message=later", "--in", "1h")["id"]
+    now = local_shell.text("outbox", "send", "reminders", "message=now").strip()
     assert int(now) == later + 1
-    lines = shell.text("outbox", "stream", "reminders", "--count", "1").splitlines()
+    lines = local_shell.text("outbox", "stream", "reminders", "--count", "1").splitlines()
     assert lines[0].split("\t") == ["due", "id", "message"]
     assert lines[1].split("\t")[1:] == [now, "now"]
-    (row,) = shell.json("outbox", "stats")
+    (row,) = local_shell.json("outbox", "stats")
     assert (row["table"], row["due"], row["waiting"], row["acked"]) == ("reminders", 0, 1, 1)
     assert row["next_due_ns"] > 0
-    assert "reminders    0        1      1" in shell.text("outbox", "stats")
-    short = shell.error("outbox", "stream", "reminders", "--count", "1", "--timeout", "100ms", code=TIMED_OUT)
+    assert "reminders    0        1      1" in local_shell.text("outbox", "stats")
+    short = local_shell.error(
+        "outbox", "stream", "reminders", "--count", "1", "--timeout", "100ms", code=TIMED_OUT
+    )
     assert short["code"] == "timed_out"
 
 
-def test_settings_columns_and_what_is_there_already(shell: Shell) -> None:
+def test_settings_columns_and_what_is_there_already(local_shell: Shell) -> None:
     columns = ("--column", "tenant_id:integer", "--column", "body:json", "--column", "urgent:boolean")
-    made = shell.json("outbox", "init", "mails", *columns, "--ack-wait", "10s", "--max-backoff", "0s")
+    made = local_shell.json("outbox", "init", "mails", *columns, "--ack-wait", "10s", "--max-backoff", "0s")
     assert made["columns"] == ["id", "tenant_id", "body", "urgent"]
     assert made["comment"].startswith("tickwheel_message,vt_ack_wait=10,vt_purge_after=86400,")
-    assert shell.json("outbox", "init", "mails")["result"] == "unchanged"
-    changed = shell.json("outbox", "init", "mails", "--purge-after", "1h", "--batch-size", "7")
+    assert local_shell.json("outbox", "init", "mails")["result"] == "unchanged"
+    changed = local_shell.json("outbox", "init", "mails", "--purge-after", "1h", "--batch-size", "7")
     assert changed["result"] == "changed"
     assert "vt_ack_wait=10,vt_purge_after=3600,vt_batch_size=7," in changed["comment"]
-    shell.run(
+    local_shell.run(
         "outbox", "send", "mails", "tenant_id=7", 'body={"to": "ada"}', "urgent=true", "--priority", "3"
     )
-    message = json.loads(shell.text("outbox", "stream", "mails", "--count", "1", "--json"))
+    message = json.loads(local_shell.text("outbox", "stream", "mails", "--count", "1", "--json"))
     assert (message["tenant_id"], message["body"], message["urgent"]) == (7, {"to": "ada"}, True)
     assert (message["priority"], message["epoch"]) == (3, 1)
 
 
-def test_a_message_that_is_given_back_comes_again(shell: Shell) -> None:
-    shell.run("outbox", "init", "mails")
-    shell.run("outbox", "send", "mails", "message=hello")
-    shell.run("outbox", "stream", "mails", "--count", "1", "--nack", "10ms")
-    again = json.loads(shell.text("outbox", "stream", "mails", "--count", "1", "--json"))
+def test_a_message_that_is_given_back_comes_again(local_shell: Shell) -> None:
+    local_shell.run("outbox", "init", "mails")
+    local_shell.run("outbox", "send", "mails", "message=hello")
+    local_shell.run("outbox", "stream", "mails", "--count", "1", "--nack", "10ms")
+    again = json.loads(local_shell.text("outbox", "stream", "mails", "--count", "1", "--json"))
     assert (again["message"], again["epoch"]) == ("hello", 2)
 
 
-def test_plain_sql_counts_and_a_signal_ends_a_stream_in_order(shell: Shell, tmp_path: Path) -> None:
-    shell.run("outbox", "init", "mails")
-    stream = shell.popen("outbox", "stream", "mails", "--json")
+def test_plain_sql_counts_and_a_signal_ends_a_stream_in_order(local_shell: Shell, tmp_path: Path) -> None:
+    local_shell.run("outbox", "init", "mails")
+    stream = local_shell.popen("outbox", "stream", "mails", "--json")
     try:
         with closing(sqlite3.connect(tmp_path / "app.db", timeout=PATIENCE_S)) as connection:
             connection.execute("insert into mails(message) values ('by hand')")
@@ -70,10 +72,10 @@ def test_plain_sql_counts_and_a_signal_ends_a_stream_in_order(shell: Shell, tmp_
             stream.kill()
             stream.communicate(timeout=PATIENCE_S)
     assert (stream.returncode, errors) == (0, b"")
-    assert shell.json("outbox", "stats")[0]["acked"] == 1
+    assert local_shell.json("outbox", "stats")[0]["acked"] == 1
 
 
-def test_an_existing_table_is_adopted(shell: Shell, tmp_path: Path) -> None:
+def test_an_existing_table_is_adopted(local_shell: Shell, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
         connection.execute(
             "create table old("
@@ -81,23 +83,25 @@ def test_an_existing_table_is_adopted(shell: Shell, tmp_path: Path) -> None:
         )
         connection.execute("create table plain(id integer primary key, text)")
         connection.commit()
-    assert shell.error("outbox", "init", "old", code=FAILED)["code"] == "bad_table"
-    assert shell.json("outbox", "init", "old", "--adopt")["result"] == "adopted"
-    refused = shell.error("outbox", "init", "plain", "--adopt", code=FAILED)
+    assert local_shell.error("outbox", "init", "old", code=FAILED)["code"] == "bad_table"
+    assert local_shell.json("outbox", "init", "old", "--adopt")["result"] == "adopted"
+    refused = local_shell.error("outbox", "init", "plain", "--adopt", code=FAILED)
     assert (refused["code"], "lacks the columns priority" in refused["message"]) == ("bad_table", True)
-    assert shell.error("outbox", "init", "none", "--adopt", code=FAILED)["code"] == "table_missing"
-    assert [one["table"] for one in shell.json("outbox", "stats")] == ["old"]
+    assert local_shell.error("outbox", "init", "none", "--adopt", code=FAILED)["code"] == "table_missing"
+    assert [one["table"] for one in local_shell.json("outbox", "stats")] == ["old"]
 
 
-def test_mistakes_are_explained(shell: Shell, tmp_path: Path) -> None:
-    assert shell.error("outbox", "stats", code=FAILED)["code"] == "no_database"
+def test_mistakes_are_explained(local_shell: Shell, tmp_path: Path) -> None:
+    assert local_shell.error("outbox", "stats", code=FAILED)["code"] == "no_database"
     assert not (tmp_path / "app.db").exists()
-    shell.run("outbox", "init", "mails", "--column", "size:integer")
-    assert shell.error("outbox", "stream", "other", code=FAILED)["code"] == "table_missing"
-    assert shell.error("outbox", "send", "mails", "colour=red", code=USAGE)["code"] == "bad_argument"
-    assert b"is no value for size" in shell.run("outbox", "send", "mails", "size=big", code=USAGE).stderr
-    assert b"COLUMN=VALUE" in shell.run("outbox", "send", "mails", "hello", code=USAGE).stderr
-    assert b"NAME:TYPE" in shell.run("outbox", "init", "x", "--column", "a", code=USAGE).stderr
+    local_shell.run("outbox", "init", "mails", "--column", "size:integer")
+    assert local_shell.error("outbox", "stream", "other", code=FAILED)["code"] == "table_missing"
+    assert local_shell.error("outbox", "send", "mails", "colour=red", code=USAGE)["code"] == "bad_argument"
+    assert (
+        b"is no value for size" in local_shell.run("outbox", "send", "mails", "size=big", code=USAGE).stderr
+    )
+    assert b"COLUMN=VALUE" in local_shell.run("outbox", "send", "mails", "hello", code=USAGE).stderr
+    assert b"NAME:TYPE" in local_shell.run("outbox", "init", "x", "--column", "a", code=USAGE).stderr
     for url, code in (
         ("nonsense", "bad_database"),
         ("oracle://x", "bad_database"),
@@ -105,6 +109,8 @@ def test_mistakes_are_explained(shell: Shell, tmp_path: Path) -> None:
         ("postgresql://nobody@127.0.0.1:1/x", "database_unavailable"),
         ("mariadb://nobody@127.0.0.1:1/x", "database_unavailable"),
     ):
-        assert shell.error("outbox", "stats", "--database", url, code=FAILED)["code"] == code, url
-    missing = shell.error("outbox", "stats", "--database", "mysql+mysqldb://x@127.0.0.1:1/x", code=FAILED)
+        assert local_shell.error("outbox", "stats", "--database", url, code=FAILED)["code"] == code, url
+    missing = local_shell.error(
+        "outbox", "stats", "--database", "mysql+mysqldb://x@127.0.0.1:1/x", code=FAILED
+    )
     assert (missing["code"], "pip install 'mysqlclient'" in missing["advice"]) == ("driver_missing", True)

@@ -23,7 +23,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.support.run.lanes import ALONE, LANES
+from tests.support.run.lanes import LANES, processes
 from tests.support.run.outcomes import ENDED, SECONDS
 from tests.support.run.profile import PROCESSES
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     codes, failed = [], list[End]()
     for lane in LANES:
         print(f"\n=== {lane} ===", flush=True)
-        jobs = 0 if lane == ALONE else known.jobs
+        jobs = processes(lane, known.jobs)
         codes.append(pytest(f"--numprocesses={jobs}", f"--lane={lane}", f"--outcomes={OUTCOMES / lane}"))
         failed += [end for end in ends(OUTCOMES / lane) if end.failed]
     if set(codes) <= {PASSED, NOTHING_RAN}:

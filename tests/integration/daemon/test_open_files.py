@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,6 +22,15 @@ def limited(count: int) -> str:
     return f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))"
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """The test has as many files open as the broker. Users who are not root mostly have a limit of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def crowd(url: str, count: int, opened: ExitStack) -> None:
     """Connections that say nothing, as fast as they can be made."""
     host, port = url.removeprefix("tickwheel://").rsplit(":", 1)
@@ -28,6 +39,7 @@ def crowd(url: str, count: int, opened: ExitStack) -> None:
             opened.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
 
 
+@pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("files", [64, 256, 1024])
 async def test_more_connections_than_files(tmp_path: Path, files: int) -> None:
     daemon = Daemon(

@@ -29,7 +29,7 @@ from tickwheel_gateway.transport.with_h2.frames import PREFACE
 
 pytestmark = pytest.mark.usefixtures("stack")
 
-CALM = 11
+PROTOCOL_ERROR, FLOW_CONTROL_ERROR, CALM = 1, 3, 11
 
 
 async def rapid_reset(peer: Peer) -> None:
@@ -43,6 +43,17 @@ async def resets_made_by_the_server(peer: Peer) -> None:
     for _ in range(300):
         stream_id = peer.ask(b"x", headers=head("/t/Wait"))
         await peer.send(WindowUpdateFrame(stream_id, 2**31 - 1))
+
+
+async def malformed_trailers(peer: Peer) -> None:
+    for _ in range(300):
+        stream_id = peer.ask(b"x", headers=head("/t/Wait"), end=False)
+        trailers = peer.h2.encoder.encode([("Upper", "x")])
+        await peer.send(HeadersFrame(stream_id, trailers, flags=["END_HEADERS", "END_STREAM"]))
+
+
+#: Mistakes in a stream. For the first of them h2 and newer versions of nghttp2 end the connection.
+MISTAKES = (resets_made_by_the_server, malformed_trailers)
 
 
 async def continuations(peer: Peer) -> None:
@@ -82,6 +93,7 @@ async def header_bomb(peer: Peer) -> None:
     [
         (rapid_reset, "resets"),
         (resets_made_by_the_server, "resets"),
+        (malformed_trailers, "resets"),
         (continuations, "header_block header_list"),  # nghttp2 opens each part when it comes
         (empty_continuations, "header_block"),
         (pings, "control_frames"),
@@ -99,9 +111,10 @@ async def test_floods(
         with contextlib.suppress(trio.BrokenResourceError):
             await flood(peer)
         await peer.until(lambda: bool(peer.goaways))
-        assert peer.goaways[0][0] == CALM
+        code = peer.goaways[0][0]
+        assert code == CALM or (flood in MISTAKES and code in (PROTOCOL_ERROR, FLOW_CONTROL_ERROR))
         await peer.until_end()
-        assert server.tally.abuses.total() == 1
+        assert server.tally.abuses.total() == (code == CALM)
         assert set(server.tally.abuses) <= set(reasons.split())
         await peer.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()

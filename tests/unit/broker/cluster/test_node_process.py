@@ -32,6 +32,7 @@ from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve, store_settings
 from tickwheel_broker.exit_codes import exit_code_for
+from tickwheel_broker.monitoring.systemd import _status
 from tickwheel_simulation.cluster.assigner import Assigner
 from tickwheel_simulation.cluster.partition import Line, Partition
 from timerlog.errors import DiskFull, ReplicaDirectory
@@ -314,6 +315,28 @@ def test_an_owner_that_is_cut_off_sends_its_clients_away(tmp_path: Path) -> None
                     break
             except TickwheelError:
                 await trio.sleep(0.05)
+
+    run(tmp_path, scenario, nodes=1)
+
+
+def test_an_owner_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        (one,) = nodes
+        one.assigner.choose(True)
+        await one.wait_role("owner")
+        one.line.is_cut = True
+        while (answer := await one.get("/readyz")).status == 200:
+            await trio.sleep(0.02)
+        found = json.loads(answer.text)
+        assert (found["ready"], found["role"]) == (False, "owner")
+        assert [reason["code"] for reason in found["reasons"]] == ["unconfirmed"]
+        assert "tickwheel_ready 0.0" in (await one.get("/metrics")).text
+        assert (await one.get("/livez")).status == 200
+        assert one.running is not None
+        assert "not confirmed" in _status(one.running.sight)
+        one.line.is_cut = False
+        await one.wait_role("owner")
+        assert "tickwheel_ready 1.0" in (await one.get("/metrics")).text
 
     run(tmp_path, scenario, nodes=1)
 

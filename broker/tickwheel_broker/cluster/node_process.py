@@ -34,7 +34,7 @@ from tickwheel_broker.cluster.disk_watch import DiskWatch
 from tickwheel_broker.cluster.hold_off import HoldOff
 from tickwheel_broker.cluster.node import Membership, Node
 from tickwheel_broker.cluster.referral import Referral
-from tickwheel_broker.cluster.replicator import Replicator
+from tickwheel_broker.cluster.replicator import Replicator, beat_s
 from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog
 from tickwheel_broker.cluster.silence import Silence
 from tickwheel_broker.cluster.standing import CountedLog, Standing
@@ -95,7 +95,11 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
 
         async with (
             KafkaLog(
-                url.servers, url.topic, options=options, append_timeout_s=min(APPEND_TIMEOUT_S, timeout_s)
+                url.servers,
+                url.topic,
+                options=options,
+                append_timeout_s=min(APPEND_TIMEOUT_S, timeout_s),
+                quiet_s=2 * beat_s(timeout_s / 2),
             ) as shared,
             KafkaGroup(
                 url.servers, url.topic, url.topic, timeout_s, is_healthy=is_healthy, options=options

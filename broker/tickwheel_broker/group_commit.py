@@ -280,6 +280,11 @@ class GroupCommit:
         self._released_last = 0
         """How many replies the last sync released."""
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what is durable may be told at once, see `Committer`: otherwise nobody is answered."""
+        return self._committer.is_current
+
     def mark_dirty(self) -> None:
         """Something was staged for which no reply waits: ticks."""
         self._dirty.ring()

@@ -71,7 +71,13 @@ class Kafka:
             "broker.heartbeat.interval.ms": 500,
             **(settings or {}),
         }
-        self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        self._settings = properties
+        self.configure({})
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """More of its settings, or others, before it starts."""
+        self._settings |= settings
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
 
     @property
     def servers(self) -> str:

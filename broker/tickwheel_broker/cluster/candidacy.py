@@ -1,5 +1,5 @@
 """Whether this node stands to be chosen, whatever the cluster says: not while it drains, stops, is off time, or has no
-room."""
+room, or could not own the log."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Reason(Enum):
     DRAINED = "drained"
     CLOCK = "clock"
     DISK = "disk"
+    UNCONFIRMED = "unconfirmed"
 
 
 class Candidacy:
@@ -51,6 +52,10 @@ class Candidacy:
     async def wait_not_chosen(self) -> None:
         """See `Membership`."""
         await _first_of(self._cluster.wait_not_chosen, self._withdrawn.wait)
+
+    async def has_others(self) -> bool:
+        """See `Membership`."""
+        return await self._cluster.has_others()
 
     def withdraw(self, reason: Reason) -> None:
         """From now on it is not chosen, and hands over what it owns."""

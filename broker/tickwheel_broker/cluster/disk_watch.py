@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import trio
 
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason
-from tickwheel_broker.cluster.known_owner import KnownOwner
+from tickwheel_broker.cluster.silence import Silence
 from tickwheel_broker.cluster.standing import Standing
 from tickwheel_broker.logs import get_logger
 
@@ -47,21 +47,19 @@ class DiskWatch:
         self,
         candidacy: Candidacy,
         standing: Standing,
-        known_owner: KnownOwner,
+        silence: Silence,
         look_at_room: Callable[[], Awaitable[Room]],
         count_refused: Callable[[], int],
-        has_others: Callable[[], Awaitable[bool]],
         patience_s: float,
     ) -> None:
         """`look_at_room` may raise OSError. `count_refused`: how often something was put off or refused for
-        a full disk. `has_others`: whether another node stands. `patience_s`: for so long another one may take over."""
-        self._candidacy, self._standing, self._known_owner = candidacy, standing, known_owner
-        self._look_at_room, self._count_refused, self._has_others = look_at_room, count_refused, has_others
+        a full disk. `patience_s`: for so long another one may take over."""
+        self._candidacy, self._standing, self._silence = candidacy, standing, silence
+        self._look_at_room, self._count_refused = look_at_room, count_refused
         self._patience_s = patience_s
         self._counted = count_refused()
         self._was_told = False
         self._full_s = 0.0
-        self._records, self._heard_s = known_owner.records, trio.current_time()
         self._wanted_bytes = 0
 
     def was_full(self) -> None:
@@ -77,8 +75,7 @@ class DiskWatch:
                 _log.warning("the disk of this node cannot be looked at", reason=error.strerror)
             else:
                 self._note(room)
-                self._listen()
-                await self._stand()
+                await self._stand(self._silence.look())
             await trio.sleep(FULL_LOOK_S if self._standing.is_disk_full else LOOK_S)
 
     def _note(self, room: Room) -> None:
@@ -102,19 +99,13 @@ class DiskWatch:
             standing.is_disk_full = False
         self._was_told, self._counted = False, counted
 
-    def _listen(self) -> None:
-        standing, has_heard = self._standing, self._known_owner.records != self._records
-        # Before it has read the log, silence says nothing: it did not listen.
-        if has_heard or standing.replicator is not None or not standing.is_warm:
-            self._records, self._heard_s = self._known_owner.records, trio.current_time()
-
-    async def _stand(self) -> None:
+    async def _stand(self, silent_s: float) -> None:
         if not self._standing.is_disk_full:
             self._candidacy.stand_again(Reason.DISK)
         elif self._standing.replicator is not None:
-            if await self._has_others():
+            if await self._candidacy.has_others():
                 self._candidacy.withdraw(Reason.DISK)
-        elif trio.current_time() - self._heard_s < self._patience_s:
+        elif silent_s < self._patience_s:
             self._candidacy.withdraw(Reason.DISK)
         else:
             self._candidacy.stand_again(Reason.DISK)

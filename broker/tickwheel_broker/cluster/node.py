@@ -6,6 +6,7 @@ message. What decides is the FENCE: the node that has read its own back, and no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
@@ -51,6 +52,12 @@ REST_S = 1.0
 chosen must not depose each other all the time. Each node's rest is longer by its own part of it."""
 
 
+GIVE_UP_TIMEOUTS = 2
+"""A node that is chosen, and was not confirmed for so many timeouts, lets another one be chosen."""
+
+_LOOKS_A_TIMEOUT = 4
+"""So often an owner that is not confirmed asks whether there is another one."""
+
 FORGET_TIMEOUTS = 10
 """So many timeouts without an owner a node whose clock differed still stands back, so that another is chosen."""
 
@@ -69,6 +76,13 @@ class Membership(Protocol):
 
     async def wait_not_chosen(self) -> None:
         """Return when it is not, or not any more."""
+
+    async def has_others(self) -> bool:
+        """Whether, as far as is known, another node may be chosen beside this one, which may be."""
+
+
+class Unconfirmed(Exception):
+    """This node was chosen, and what it appends does not come to count; another node may be chosen."""
 
 
 class FellBehind(Exception):
@@ -116,6 +130,8 @@ class Node:
         self._open_replica, self._open_store, self._serve = open_replica, open_store, serve
         self.on_disk_full: Callable[[], object] = lambda: None
         """Called when there was no room for what it has read."""
+        self.on_given_up: Callable[[], object] = lambda: None
+        """Called when it has left, because it was chosen and could not own the log."""
         self.role = Role.STARTING
         self._rests_until_s = 0.0
         self._origin: Origin | None = None
@@ -124,7 +140,7 @@ class Node:
         """Follow and own, in turns. Raises NodeNumberTaken."""
         while True:
             follower = await self._open()
-            is_owner = is_full = False
+            is_owner = is_full = has_given_up = False
             try:
                 try:
                     async with trio.open_nursery() as nursery:
@@ -134,22 +150,24 @@ class Node:
                         nursery.cancel_scope.cancel()
                 except* FellBehind:
                     _log.warning("this replica is too old, and is made anew", offset=follower.offset)
-                    self.role = Role.STARTING
-                    self._membership.left()
+                except* Unconfirmed as group:
+                    _log.error("lets another node be chosen", reason=str(first_error(group)))
+                    has_given_up = True
                 except* DiskFull as group:
                     _log.error("the disk of this replica is full", reason=str(first_error(group)))
                     self.on_disk_full()
                     is_full = True
-                    self.role = Role.STARTING
-                    self._membership.left()
             except BaseException:
                 follower.close()
                 raise
             if is_owner:
-                await self._own(follower)
+                has_given_up = await self._own(follower)
             else:
                 follower.close()
+                self._leave()
                 self._rest()
+            if has_given_up:
+                self.on_given_up()
             if is_full:
                 await trio.sleep(FULL_S)
 
@@ -162,6 +180,11 @@ class Node:
                 _log.error("this replica cannot be opened, its disk is full", reason=str(error))
                 self.on_disk_full()
                 await trio.sleep(FULL_S)
+
+    def _leave(self) -> None:
+        """Until this node has followed to the end again it must not be chosen, and may take long."""
+        self.role = Role.STARTING
+        self._membership.left()
 
     def _rest(self) -> None:
         self._rests_until_s = trio.current_time() + REST_S * (1 + self._number % 8 / 8)
@@ -265,15 +288,45 @@ class Node:
     # -- owning --
 
     async def _take_over(self, follower: Follower) -> bool:
-        """Fence, and read up to that: whether this node owns the log then."""
+        """Fence, and read up to that: whether this node owns the log then. Raises Unconfirmed."""
+        began_s, is_owner = trio.current_time(), False
+
+        async def stop() -> None:
+            await self._membership.wait_not_chosen()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_confirmation, lambda: began_s)
+            nursery.start_soon(stop)
+            is_owner = await self._fence(follower)
+            nursery.cancel_scope.cancel()
+        return is_owner
+
+    async def _watch_confirmation(self, confirmed_s: Callable[[], float]) -> None:
+        """Raises Unconfirmed once nothing was confirmed for long, and another node could be chosen all the while: where
+        Kafka itself was away it need not be."""
+        timeout_s, others_from_s = self._owner_timeout_s, math.inf
+        while True:
+            await trio.sleep(timeout_s / _LOOKS_A_TIMEOUT)
+            if trio.current_time() - confirmed_s() < timeout_s or not await self._membership.has_others():
+                others_from_s = math.inf
+                continue
+            now_s = trio.current_time()
+            others_from_s = min(others_from_s, now_s)
+            silent_s = now_s - confirmed_s()
+            if silent_s >= GIVE_UP_TIMEOUTS * timeout_s and now_s - others_from_s >= timeout_s:
+                raise Unconfirmed(f"the shared log has confirmed nothing to this node for {silent_s:.1f} s")
+
+    async def _fence(self, follower: Follower) -> bool:
         reader, number = follower.reader, self._number
         term = reader.state.term + 1
-        try:
-            await self._shared.append([fence(number, term, self._clock.now_ms(), self._words)])
-        except AppendFailed as error:
-            _log.warning("a fence failed", reason=str(error), term=term)
-            await trio.sleep(RETRY_S)
-            return False
+        while True:
+            try:
+                await self._shared.append([fence(number, term, self._clock.now_ms(), self._words)])
+                break
+            except AppendFailed as error:  # if another node has fenced meanwhile, this term does not count
+                _log.warning("a fence failed", reason=str(error), term=term)
+                await trio.sleep(RETRY_S)
         while reader.state.term < term:
             await self._read_some(follower, lambda: reader.state.term >= term)
         is_ours = self.known_owner.process == self._process
@@ -281,7 +334,9 @@ class Node:
         _log.info("fenced", term=term, is_owner=is_owner)
         return is_owner
 
-    async def _own(self, follower: Follower) -> None:
+    async def _own(self, follower: Follower) -> bool:
+        """Whether it was given up, because nothing was confirmed."""
+        began_s, has_given_up = trio.current_time(), False
         places = follower.places
         tail = Tail(self._shared, follower.reader, follower.offset, self._number, places, self._words)
         store = self._open_store(follower)
@@ -292,6 +347,7 @@ class Node:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(replicator.run)
+                nursery.start_soon(self._watch_confirmation, lambda: max(began_s, replicator.confirmed_s))
                 nursery.start_soon(Heal(self._shared, follower).run)
                 nursery.start_soon(Trimming(self._shared, store.log, places).run)
                 await self._serve(store, replicator, self._membership.wait_not_chosen)
@@ -302,14 +358,17 @@ class Node:
         except* Deposed as group:
             _log.warning("deposed", reason=str(first_error(group)))
             self._rest()
+        except* Unconfirmed as group:
+            _log.error("lets another node be chosen", reason=str(first_error(group)))
+            has_given_up = True
         finally:
-            self.role = Role.STARTING
-            self._membership.left()
+            self._leave()
             try:
                 if place is not None:
                     _keep_place(store, places, place)
             finally:
                 store.close(clean=False)
+        return has_given_up
 
 
 async def _commit_rest(store: Store, replicator: Replicator) -> None:

@@ -15,7 +15,6 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
-    suppress,
 )
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,10 +31,12 @@ from tickwheel_broker.clock import Clock, SystemClock
 from tickwheel_broker.cluster.beginning import kafka_errors, wait_for_origin
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason
 from tickwheel_broker.cluster.disk_watch import DiskWatch
+from tickwheel_broker.cluster.hold_off import HoldOff
 from tickwheel_broker.cluster.node import Membership, Node
 from tickwheel_broker.cluster.referral import Referral
-from tickwheel_broker.cluster.replicator import Replicator
-from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog, SharedLogUnavailable
+from tickwheel_broker.cluster.replicator import Replicator, beat_s
+from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog
+from tickwheel_broker.cluster.silence import Silence
 from tickwheel_broker.cluster.standing import CountedLog, Standing
 from tickwheel_broker.config.cluster_url import kafka_options, parse_cluster_url
 from tickwheel_broker.config.settings import Settings
@@ -77,8 +78,6 @@ class Connected(NamedTuple):
 
     shared: SharedLog
     membership: Membership
-    has_others: Callable[[], Awaitable[bool]]
-    """Whether, as far as is known, another node may be chosen beside this one, which may be."""
 
 
 Connect = Callable[[Settings, Callable[[], bool]], AbstractAsyncContextManager[Connected]]
@@ -93,23 +92,20 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
     with kafka_errors():
         from tickwheel_broker.cluster.kafka.group import KafkaGroup
         from tickwheel_broker.cluster.kafka.log import KafkaLog
-        from tickwheel_broker.cluster.kafka.topic import count_members
 
         async with (
             KafkaLog(
-                url.servers, url.topic, options=options, append_timeout_s=min(APPEND_TIMEOUT_S, timeout_s)
+                url.servers,
+                url.topic,
+                options=options,
+                append_timeout_s=min(APPEND_TIMEOUT_S, timeout_s),
+                quiet_s=2 * beat_s(timeout_s / 2),
             ) as shared,
             KafkaGroup(
                 url.servers, url.topic, url.topic, timeout_s, is_healthy=is_healthy, options=options
             ) as group,
         ):
-
-            async def has_others() -> bool:
-                with trio.move_on_after(timeout_s), suppress(SharedLogUnavailable):
-                    return await count_members(url.servers, url.topic, options) > 1
-                return False
-
-            yield Connected(shared, group, has_others)
+            yield Connected(shared, group)
 
 
 async def serve_node(
@@ -250,7 +246,7 @@ class NodeProcess:
                     ready(running)
                 with trio.CancelScope() as working:
                     nursery.start_soon(self._stop, candidacy, working)
-                    await self._work(shared, candidacy, connected.has_others)
+                    await self._work(shared, candidacy)
                 nursery.cancel_scope.cancel()
 
     async def _stop(self, candidacy: Candidacy, working: trio.CancelScope) -> None:
@@ -267,15 +263,13 @@ class NodeProcess:
         while self._owns:
             await self._follows_again.wait()
 
-    async def _work(
-        self, shared: SharedLog, candidacy: Candidacy, has_others: Callable[[], Awaitable[bool]]
-    ) -> None:
+    async def _work(self, shared: SharedLog, candidacy: Candidacy) -> None:
         genesis = (await wait_for_origin(shared)).genesis
         _log.info("following", cluster=genesis.cluster, node=self._settings.node, log_id=genesis.log_id)
         node = Node(
             self._settings.node,
             shared,
-            _Watched(candidacy, self._chosen),
+            _Watched(candidacy, self._chosen, self._handed_over),
             self._clock,
             self._open_replica,
             self._open_store,
@@ -285,20 +279,20 @@ class NodeProcess:
             zone_rules(),
             secrets.token_hex(4),
         )
-        watch = DiskWatch(
-            candidacy,
-            self.standing,
-            node.known_owner,
-            self._look_at_room,
-            self._count_refused,
-            has_others,
-            2 * self._settings.cluster_timeout_ms / _MS_PER_S,
+        timeout_s, silence = (
+            self._settings.cluster_timeout_ms / _MS_PER_S,
+            Silence(self.standing, node.known_owner),
         )
-        node.on_disk_full = watch.was_full
+        watch = DiskWatch(
+            candidacy, self.standing, silence, self._look_at_room, self._count_refused, 2 * timeout_s
+        )
+        hold_off = HoldOff(candidacy, self.standing, silence, timeout_s)
+        node.on_disk_full, node.on_given_up = watch.was_full, hold_off.begin
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._refer, node)
             nursery.start_soon(self._watch_clock, node, candidacy)
             nursery.start_soon(watch.run)
+            nursery.start_soon(hold_off.run)
             try:
                 await node.run()
             except _Stopped:
@@ -307,7 +301,6 @@ class NodeProcess:
     # -- the replica --
 
     def _open_replica(self, origin: Origin) -> Follower:
-        self._handed_over()
         if self._is_stopping:
             raise _Stopped
         genesis = origin.genesis
@@ -440,12 +433,19 @@ class NodeProcess:
 
 
 class _Watched:
-    """A candidacy of which the process is told when the node is chosen."""
+    """A candidacy of which the process is told when the node is chosen, and when that has ended."""
 
-    def __init__(self, candidacy: Candidacy, chosen: Callable[[], None]) -> None:
-        self._candidacy, self._chosen = candidacy, chosen
-        self.joined, self.left = candidacy.joined, candidacy.left
+    def __init__(
+        self, candidacy: Candidacy, chosen: Callable[[], None], handed_over: Callable[[], None]
+    ) -> None:
+        self._candidacy, self._chosen, self._handed_over = candidacy, chosen, handed_over
+        self.joined, self.has_others = candidacy.joined, candidacy.has_others
         self.wait_not_chosen = candidacy.wait_not_chosen
+
+    def left(self) -> None:
+        """See `Membership`."""
+        self._candidacy.left()
+        self._handed_over()
 
     async def wait_chosen(self) -> None:
         """See `Membership`."""

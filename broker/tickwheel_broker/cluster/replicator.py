@@ -30,8 +30,6 @@ from timerlog.replication.record import Range, Writer, fence, unpack
 from timerlog.replication.rule import Confirmations, Reader, Said
 
 BEAT_S = 1.0
-"""So often the owner says that it is there, when it has nothing else to say; more often where it may be unsure for less
-than three times as long."""
 
 OWNER_TIMEOUT_S = 3.0
 """An owner whose last record that counts was begun longer ago may have been replaced, and answers nothing."""
@@ -40,6 +38,12 @@ RETRY_S = 0.05
 """So long after an append that failed the next one is tried."""
 
 _log = get_logger("cluster")
+
+
+def beat_s(owner_timeout_s: float) -> float:
+    """So often the owner says that it is there, when it has nothing else to say; more often where it may be unsure for
+    less than three times as long."""
+    return min(BEAT_S, owner_timeout_s / 3)
 
 
 class Deposed(Exception):
@@ -262,7 +266,7 @@ class Replicator:
         self._begin_term()
 
     async def _beat(self) -> None:
-        every_s = min(BEAT_S, self._owner_timeout_s / 3)
+        every_s = beat_s(self._owner_timeout_s)
         while True:
             await trio.sleep(every_s)
             if trio.current_time() - self.confirmed_s < every_s:

@@ -52,6 +52,8 @@ class Standing:
     """Whether that is too far for it to be chosen."""
     is_disk_full: bool = False
     """Whether its disk has no room, so that it is chosen only where no other node is."""
+    gave_up_s: float | None = None
+    """When, in trio's time, it let another one be chosen, because nothing was confirmed to it; None: it stands."""
     follower: Follower | None = None
     """While it follows."""
     replicator: Replicator | None = None
@@ -98,6 +100,7 @@ class Standing:
             "has_joined": self.has_joined,
             "is_drained": self.is_drained,
             "is_disk_full": self.is_disk_full,
+            "is_held_off": self.gave_up_s is not None,
             "records_behind": self.records_behind,
         }
         if self.unconfirmed_s is not None:

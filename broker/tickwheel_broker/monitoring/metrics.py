@@ -218,6 +218,11 @@ def cluster_families(standing: Standing | None) -> Iterator[Metric]:
         roles.add_metric([standing.cluster, str(standing.node), role.value], float(role is standing.role))
     yield roles
     yield _gauge("cluster_joined", "1 if the node may be chosen to own the log.", standing.has_joined)
+    yield _gauge(
+        "cluster_held_off",
+        "1 if the node was chosen and could not own the log, and does not stand for a while.",
+        standing.gave_up_s is not None,
+    )
     yield _gauge("cluster_term", "The highest term that the node has read of.", standing.term)
     if standing.records_behind is not None:
         yield _gauge(

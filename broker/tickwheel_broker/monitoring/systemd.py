@@ -90,6 +90,8 @@ def _status(sight: Sight) -> str:
         return f"hanging: {', '.join(watched.vitals.hanging)}"
     if watched.lifetime.is_draining:
         return "stopping"
+    if not watched.vitals.is_confirmed:
+        return "the cluster has not confirmed that this node owns the log"
     return (
         f"{watched.counters.connections} connections, {watched.engine.wheel.pending} timers, "
         f"{watched.engine.enqueue_get.pending} messages to take in"

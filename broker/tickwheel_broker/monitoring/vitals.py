@@ -149,6 +149,11 @@ class Vitals:
         """Whether everything moves that should; a broker that stops in good order counts as alive."""
         return self._lifetime.is_draining or not (self.has_ended or self.hanging)
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether this broker may answer: in a cluster one that was replaced may not know it."""
+        return self._commit.is_current
+
     def reasons(self, disk: Disk | None) -> list[Reason]:
         """Why the broker is not ready; empty if it is. `disk`: None if it could not be looked at."""
         return list(self._reasons(disk))
@@ -159,6 +164,8 @@ class Vitals:
             yield Reason("draining", "the broker is stopping")
         elif self.has_ended:
             yield Reason("ended", "the broker's services have ended")
+        if not self.is_confirmed:
+            yield Reason("unconfirmed", "the cluster has not confirmed that this node owns the log")
         if self.hanging:
             yield Reason("hanging", f"no progress for {STALL_S:g} s: {', '.join(self.hanging)}")
         began_s = self._commit.figures.began_s

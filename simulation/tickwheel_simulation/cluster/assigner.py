@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 
@@ -11,6 +13,8 @@ class Assigner:
 
     def __init__(self) -> None:
         self.has_joined = False
+        self.others: Callable[[], bool] = lambda: False
+        """Whether another node may be chosen."""
         self._is_chosen = self._is_stopping = False
         self._changed = trio.Event()
 
@@ -49,3 +53,7 @@ class Assigner:
         """See `Membership`."""
         while self._is_owner:
             await self._changed.wait()
+
+    async def has_others(self) -> bool:
+        """See `Membership`."""
+        return self.others()

@@ -119,13 +119,16 @@ class Partition:
 
 
 class Line:
-    """One node's way to it. While `is_cut`, nothing comes through in either direction."""
+    """One node's way to it, whose directions can be cut by themselves; `is_cut` is both."""
 
     def __init__(self, partition: Partition, nursery: trio.Nursery, *, read_delay_s: float = 0.002) -> None:
         """`nursery` takes what is still on its way when the node is gone."""
         self.partition, self._nursery = partition, nursery
         self._read_delay_s = read_delay_s
-        self.is_cut = False
+        self.is_cut = self.refuses_appends = False
+        """The latter: as Kafka does for a setting of the topic, or without the right to write."""
+        self.loses_requests: Callable[[], bool] = lambda: self.is_cut
+        self.loses_answers: Callable[[], bool] = lambda: self.is_cut
         self.is_down: Callable[[], bool] = lambda: False
         """Whether the node is dead: what its tasks do while they end never happened."""
 
@@ -140,12 +143,14 @@ class Line:
     async def _append(self, record: bytes) -> int | None:
         partition = self.partition
         rng = partition.rng
-        if self.is_cut or self.is_down():
+        if self.refuses_appends:
+            raise AppendFailed("the record is refused")
+        if self.loses_requests() or self.is_down():
             await trio.sleep(1)
             raise AppendFailed("the connection is cut")
         if rng.random() >= partition.faults.fails:
             offset = await partition.append(record)
-            if self.is_cut:
+            if self.loses_answers():
                 raise AppendFailed("the connection is cut")
             return offset
         fault = rng.choice(["no place", "twice", "lost", "stored", "late"])
@@ -168,6 +173,11 @@ class Line:
         await trio.sleep(self.partition.rng.random() * _LATE_S)
         self.partition.put(record)
 
+    @property
+    def _is_deaf(self) -> bool:
+        """Whether nothing that is asked is answered."""
+        return self.loses_requests() or self.loses_answers()
+
     async def read(self, offset: int) -> list[Stored]:
         """See `SharedLog`."""
         partition = self.partition
@@ -179,7 +189,7 @@ class Line:
                 raise OutOfRange(offset, partition.first_offset, len(partition.records))
             await partition.wait_beyond(offset)
             await trio.sleep(partition.rng.expovariate(1) * self._read_delay_s)
-            if not self.is_cut:
+            if not self._is_deaf:
                 break
             await trio.sleep(0.1)
         end = min(len(partition.records), offset + partition.rng.randint(1, 50))
@@ -209,6 +219,6 @@ class Line:
 
     async def _ask(self) -> None:
         await trio.sleep(0.001)
-        if self.is_cut:
+        if self._is_deaf:
             await trio.sleep(0.5)
             raise SharedLogUnavailable("the connection is cut")

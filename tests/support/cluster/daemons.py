@@ -56,7 +56,14 @@ class NodeDaemon(Daemon):
         "tickwheel_broker.cluster.kafka.log",
     )
 
-    def __init__(self, number: int, cluster_url: str, directory: Path, program: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        number: int,
+        cluster_url: str,
+        directory: Path,
+        program: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
         self.number = number
         self._http_port = free_port()
         super().__init__(
@@ -70,6 +77,7 @@ class NodeDaemon(Daemon):
             listen_port=free_port(),
             http_listen=True,
             http_port=self._http_port,
+            **settings,
         )
         self.is_stopped = False
         self.start()

@@ -15,6 +15,8 @@ import trio
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tickwheel_broker.cluster.kafka.client import END_S, Options, settings, text_of
+from tickwheel_broker.cluster.kafka.topic import count_members
+from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
 from tickwheel_broker.logs import get_logger
 
 _POLL_S = 0.05
@@ -40,6 +42,8 @@ class KafkaGroup:
         (`group.min.session.timeout.ms`). `is_healthy` is called in another thread: a node that is not healthy for as
         long is replaced as well."""
         self._topic, self._partition, self._is_healthy = topic, partition, is_healthy
+        self._servers, self._group, self._options = servers, group, options
+        self._session_timeout_s = session_timeout_s
         milliseconds = int(session_timeout_s * 1_000)
         self._settings = settings(
             servers,
@@ -105,6 +109,12 @@ class KafkaGroup:
         """See `Membership`."""
         while self.is_chosen:
             await self._moved.wait()
+
+    async def has_others(self) -> bool:
+        """See `Membership`."""
+        with trio.move_on_after(self._session_timeout_s), suppress(SharedLogUnavailable):
+            return await count_members(self._servers, self._group, self._options) > 1
+        return False
 
     @property
     def is_chosen(self) -> bool:

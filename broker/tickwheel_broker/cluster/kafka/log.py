@@ -24,6 +24,9 @@ _AT_ONCE = 16
 long as it needs, as long as it moves: were it given up as a whole, the next try would be of even more."""
 
 
+QUIET_S = 2.0
+
+
 class KafkaLog:
     """One partition. An async context manager: inside, it has threads and connections."""
 
@@ -34,9 +37,13 @@ class KafkaLog:
         partition: int = 0,
         options: Options | None = None,
         append_timeout_s: float = APPEND_TIMEOUT_S,
+        quiet_s: float = QUIET_S,
     ) -> None:
-        """`servers`: as in `bootstrap.servers`. `options`: more of librdkafka's settings, for TLS and the like."""
-        self._servers, self._options = servers, options
+        """`servers`: as in `bootstrap.servers`. `options`: more of librdkafka's settings, for TLS and the like.
+        `quiet_s`: after so long without a record it is made sure of which machine leads the partition."""
+        self._servers, self._options, self._quiet_s = servers, options, quiet_s
+        self._begins_at = servers
+        """Where the next producer asks who leads."""
         self._topic, self._partition = topic, partition
         self._append_timeout_s = append_timeout_s
         self._making = trio.Lock()
@@ -82,6 +89,8 @@ class KafkaLog:
                 offsets += await answers.wait(self._append_timeout_s)
             return offsets
         except BaseException:
+            if self._producer is producer:
+                self._begins_at = self._servers
             self._give_up(producer)  # what it has not sent yet it shall not send
             raise
 
@@ -94,7 +103,7 @@ class KafkaLog:
                 try:
                     self._producer = await trio.to_thread.run_sync(
                         KafkaProducer,
-                        self._servers,
+                        self._begins_at,
                         self._topic,
                         self._partition,
                         self._options,
@@ -128,7 +137,21 @@ class KafkaLog:
                 await trio.to_thread.run_sync(reader.join)
 
     def _new_reader(self, token: trio.lowlevel.TrioToken) -> KafkaReader:
-        return KafkaReader(self._servers, self._topic, self._partition, self._options, token)
+        return KafkaReader(
+            self._servers,
+            self._topic,
+            self._partition,
+            self._options,
+            token,
+            quiet_s=self._quiet_s,
+            on_leader=self._found_leader,
+        )
+
+    def _found_leader(self, server: str) -> None:
+        """The producer may have been left behind, too: what it sends is confirmed by nobody."""
+        if self._producer is not None:
+            self._give_up(self._producer)
+        self._begins_at = server
 
     async def end(self) -> int:
         """See `SharedLog`."""

@@ -7,12 +7,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tickwheel_broker.cluster.kafka.client import END_S, LeaderSearch, Options, error_of, settings, text_of
+from tickwheel_broker.cluster.kafka.leader import LeaderWatch
 from tickwheel_broker.cluster.shared_log import NoSharedLog, OutOfRange, SharedLogUnavailable, Stored
+from tickwheel_broker.logs import get_logger
+
+_log = get_logger("cluster")
 
 _POLL_S = 0.1
 """So long the thread waits for records at a time. They wake it; a question or the end waits so long at most."""
@@ -51,7 +56,13 @@ class KafkaReader:
         partition: int,
         options: Options | None,
         token: trio.lowlevel.TrioToken,
+        quiet_s: float,
+        on_leader: Callable[[str], object],
     ) -> None:
+        """`quiet_s`: after so long without a record it makes sure of the leader. `on_leader` is told in the event loop
+        from which server a new client finds it, where an old one may not have."""
+        self._watch = LeaderWatch(servers, topic, partition, options, quiet_s)
+        self._on_leader = on_leader
         self._search = LeaderSearch(topic)
         self._settings = settings(
             servers,
@@ -165,15 +176,22 @@ class KafkaReader:
             self._token.run_sync_soon(call, idempotent=idempotent)
 
     def _run(self) -> None:
-        try:
-            consumer = Consumer(self._settings)
-        except KafkaException as error:
-            self._fail(SharedLogUnavailable(text_of(error)))
-            return
-        try:
-            self._work(consumer)
-        finally:
-            consumer.close()
+        begins_at: dict[str, str] = {}
+        while True:
+            try:
+                consumer = Consumer(self._settings | begins_at)
+            except KafkaException as error:
+                self._fail(SharedLogUnavailable(text_of(error)))
+                return
+            try:
+                server = self._work(consumer)
+            finally:
+                consumer.close()
+            if server is None:
+                return
+            _log.warning("the leader of the shared log was asked for anew", found_at=server)
+            self._soon(partial(self._on_leader, server))
+            begins_at = {"bootstrap.servers": server}
 
     def _fail(self, error: SharedLogUnavailable) -> None:
         """There is no consumer: whoever asks is told so, until the end."""
@@ -190,13 +208,14 @@ class KafkaReader:
                     self._soon(question.done.set)
                 self._changed.wait()
 
-    def _work(self, consumer: Consumer) -> None:
+    def _work(self, consumer: Consumer) -> str | None:
+        """Until the end, or until another consumer is to begin at the server that is returned."""
         starts = 0  # of those that the consumer knows
         while True:
             with self._changed:
                 has_work = self._changed.wait_for(self._has_work, _SERVE_S)
                 if not self._is_open:
-                    return
+                    return None
                 question = self._questions.popleft() if self._questions else None
                 start, wanted = self._start, self._starts
                 position = self._unread[-1].offset + 1 if self._unread else self._next
@@ -212,6 +231,7 @@ class KafkaReader:
                 if starts != wanted:
                     consumer.assign([TopicPartition(self._topic, self._partition, position)])
                     starts = wanted
+                    self._watch.found()
                 found, error = self._poll(consumer, position)
             except KafkaException as exception:
                 found, error = [], SharedLogUnavailable(text_of(exception))
@@ -219,6 +239,10 @@ class KafkaReader:
                 starts = 0  # it goes on at the right place whatever the consumer makes of the error
             if found or error is not None:
                 self._keep(found, error, wanted)
+            if found:
+                self._watch.found()
+            elif (server := self._watch.step(consumer, lambda: not self._is_open)) is not None:
+                return server
 
     def _has_work(self) -> bool:
         if not self._is_open or self._questions:

@@ -80,6 +80,10 @@ class Group:
 
     def __init__(self) -> None:
         self.is_member = False
+        self.others: Callable[[], bool] = lambda: False
+
+    async def has_others(self) -> bool:
+        return self.others()
 
     def joined(self) -> None:
         self.is_member = True

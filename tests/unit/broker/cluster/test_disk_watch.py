@@ -13,6 +13,7 @@ from tickwheel_broker.background.disk_room import Room
 from tickwheel_broker.cluster.candidacy import Candidacy
 from tickwheel_broker.cluster.disk_watch import FULL_LOOK_S, FULL_S, LOOK_S, DiskWatch
 from tickwheel_broker.cluster.known_owner import KnownOwner
+from tickwheel_broker.cluster.silence import Silence
 from tickwheel_broker.cluster.standing import Standing
 from timerlog.replication.rule import Said
 
@@ -36,8 +37,7 @@ class Node:
         self.candidacy = Candidacy(self.group, self.standing)
         self.candidacy.joined()
 
-        async def ask() -> bool:
-            return self.has_others
+        self.group.others = lambda: self.has_others
 
         async def look() -> Room:
             return Room(self.free_bytes, KEPT_BYTES)
@@ -45,10 +45,9 @@ class Node:
         self.watch = DiskWatch(
             self.candidacy,
             self.standing,
-            self.known_owner,
+            Silence(self.standing, self.known_owner),
             look,
             lambda: self.refused,
-            ask,
             PATIENCE_S,
         )
 

@@ -32,6 +32,7 @@ from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve, store_settings
 from tickwheel_broker.exit_codes import exit_code_for
+from tickwheel_broker.monitoring.systemd import _status
 from tickwheel_simulation.cluster.assigner import Assigner
 from tickwheel_simulation.cluster.partition import Line, Partition
 from timerlog.errors import DiskFull, ReplicaDirectory
@@ -59,6 +60,7 @@ class OneNode:
     def __init__(self, number: int, directory: Path, log: Partition, nursery: trio.Nursery) -> None:
         self.directory, self._nursery = directory, nursery
         self.line, self.assigner = Line(log, nursery), Assigner()
+        self.assigner.others = self._has_others
         self.settings, self.clock = settings(directory, number), WrongClock()
         self.others: list[OneNode] = []
         self.running: Running | None = None
@@ -68,7 +70,7 @@ class OneNode:
         @asynccontextmanager
         async def connected() -> AsyncIterator[Connected]:
             assert is_healthy()
-            yield Connected(self.line, self.assigner, self._has_others)
+            yield Connected(self.line, self.assigner)
 
         return connected()
 
@@ -76,7 +78,7 @@ class OneNode:
         """Another process with the same number."""
         return OneNode(self.settings.node, directory, self.line.partition, self._nursery)
 
-    async def _has_others(self) -> bool:
+    def _has_others(self) -> bool:
         return any(one.assigner.has_joined for one in self.others)
 
     async def start(self) -> OneNode:
@@ -316,6 +318,49 @@ def test_an_owner_that_is_cut_off_sends_its_clients_away(tmp_path: Path) -> None
                 await trio.sleep(0.05)
 
     run(tmp_path, scenario, nodes=1)
+
+
+def test_an_owner_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        (one,) = nodes
+        one.assigner.choose(True)
+        await one.wait_role("owner")
+        one.line.is_cut = True
+        while (answer := await one.get("/readyz")).status == 200:
+            await trio.sleep(0.02)
+        found = json.loads(answer.text)
+        assert (found["ready"], found["role"]) == (False, "owner")
+        assert [reason["code"] for reason in found["reasons"]] == ["unconfirmed"]
+        assert "tickwheel_ready 0.0" in (await one.get("/metrics")).text
+        assert (await one.get("/livez")).status == 200
+        assert one.running is not None
+        assert "not confirmed" in _status(one.running.sight)
+        one.line.is_cut = False
+        await one.wait_role("owner")
+        assert "tickwheel_ready 1.0" in (await one.get("/metrics")).text
+
+    run(tmp_path, scenario, nodes=1)
+
+
+def test_an_owner_that_is_not_confirmed_lets_another_node_be_chosen(tmp_path: Path) -> None:
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        one, two = nodes
+        one.assigner.choose(True)
+        await one.wait_role("owner")
+        await two.wait_role("follower")
+        one.line.refuses_appends = True
+        while one.assigner.has_joined:
+            await trio.sleep(0.02)
+        one.assigner.choose(False)
+        two.assigner.choose(True)
+        await two.wait_role("owner")
+        found = await one.wait_role("follower")
+        assert (found["is_held_off"], found["has_joined"], found["is_drained"]) == (True, False, False)
+        assert "tickwheel_cluster_held_off 1.0" in (await one.get("/metrics")).text
+        async with tickwheel.Client(f"{one.url},{two.url}") as client:
+            await client.send("t", b"x")
+
+    run(tmp_path, scenario)
 
 
 def test_metrics_say_how_a_node_stands(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint
     const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
     if (row->state == TW_SCHEDULED || !delivery) return TW_NEVER_DELIVERED;
     if (delivery->state == TW_UNTOUCHED) return epoch && epoch <= delivery->epoch ? TW_STALE_RECEIPT : TW_NEVER_DELIVERED;
-    if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING)) return TW_ALREADY_ACKED;
+    /* The row keeps the epoch that was acked: of a message's holders only one is told that its ack counted. */
+    if (delivery->state == TW_ACKED || (delivery->flags & TW_ACKING))
+        return delivery->epoch == epoch ? TW_ALREADY_ACKED : TW_STALE_RECEIPT;
     if (row->state != TW_READY) return TW_WAS_CANCELLED;
     return delivery->state == TW_LEASED && delivery->epoch == epoch ? 0 : TW_STALE_RECEIPT;
 }

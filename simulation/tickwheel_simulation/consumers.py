@@ -37,6 +37,8 @@ class Consumer:
         self._slowness: random.Random = world.random(f"slowness/{topic}/{group}/{number}")
         self._giving: random.Random = world.random(f"giving/{topic}/{group}/{number}")
         self._fetching: random.Random = world.random(f"fetching/{topic}/{group}/{number}")
+        self._repeating: random.Random = world.random(f"repeating/{topic}/{group}/{number}")
+        self._client: Client | None = None
         self._name = f"{topic}/{group}/{number}"
         self._ordered_batch = 1 + number % 3
 
@@ -46,6 +48,7 @@ class Consumer:
             since_s = trio.current_time()
             try:
                 async with self._world.client(self._rng) as client:
+                    self._client = client
                     while self._world.profile.cancels and self._rng.random() < 0.5:
                         await self._change_mind(client)
                     await (self._fetch if self._fetching.random() < 0.3 else self._subscribe)(client)
@@ -159,6 +162,19 @@ class Consumer:
             if confirm:
                 world.trace("acked", self._name, message.token, epoch)
                 world.oracle.acked(message, self.group, epoch)
+        if not world.is_calm and self._repeating.random() < (0.5 if epoch > 1 else 0.05):
+            await self._ack_again(delivered, message)
+
+    async def _ack_again(self, delivered: Any, message: Message) -> None:
+        """By its receipt, or by that of the delivery before, whose holder is late."""
+        client, group_id = self._client, delivered.acks.group_id
+        epoch = max(1, delivered.epoch - self._repeating.choice((0, 1)))
+        if client is None or group_id is None:
+            return
+        (result,) = await client.ack(group_id, [(delivered.id, epoch)])
+        self._world.trace("acked again", self._name, message.token, epoch, result)
+        self._world.count("acked again")
+        self._world.oracle.ack_answered(message, self.group, epoch, result)
 
     async def _nack(self, delivered: Any, message: Message) -> None:
         delay = self._rng.choice((None, timedelta(0), timedelta(seconds=self._rng.random() * 5)))

@@ -47,6 +47,7 @@ class Held:
     """The last delivery has left the broker."""
     acked: Known = Known.NO
     acked_epoch: int = 0
+    """0: that is not known."""
     tried_epoch: int = 0
     """The highest epoch that was acked, whether the ack counted or not."""
     is_dead: bool = False
@@ -343,11 +344,22 @@ class Oracle:
     def acked(self, message: Message, group: str, epoch: int) -> None:
         """The broker said that an ack counts."""
         held = message.group(group)
-        if held.tried_epoch < held.epoch and message.topic != self._mortal:
+        if epoch < held.epoch and message.topic != self._mortal:
             raise Violation(
                 f"{message.token}: an ack of epoch {epoch} counted, but {group} has epoch {held.epoch}"
             )
+        if held.acked is Known.YES and held.acked_epoch != epoch:
+            raise Violation(
+                f"{message.token}: two acks counted in {group}: of epoch {held.acked_epoch} and of {epoch}"
+            )
         held.acked, held.acked_epoch = Known.YES, epoch
+
+    def ack_answered(self, message: Message, group: str, epoch: int, result: str) -> None:
+        """What the broker said to an ack that may be the second one, of this delivery or of another."""
+        if result in ("acked", "already_acked"):
+            self.acked(message, group, epoch)
+        else:
+            self.ack_refused(message, group, epoch, result)
 
     def ack_refused(self, message: Message, group: str, epoch: int, code: str) -> None:
         """The broker said that an ack does not count."""
@@ -647,9 +659,7 @@ def check_history(message: Message, history: MessageHistory | None) -> None:
 def _check_whole(name: str, group: str, held: Held, told: list[int], happened: set[_Event]) -> None:
     if missing := held.left - set(told):
         raise Violation(f"{name} lacks deliveries to {group}, with {sorted(missing)}")
-    # Who acks an older delivery after a newer one was acked is told that it is done: only the newer ack is logged.
-    acked = [epoch for event, of, epoch in happened if (event, of) == ("acked", group)]
-    if held.acked is Known.YES and max(acked, default=-1) < held.acked_epoch:
+    if held.acked is Known.YES and held.acked_epoch and ("acked", group, held.acked_epoch) not in happened:
         raise Violation(f"{name} lacks the ack of {group}, of {held.acked_epoch}")
     if held.is_dead and not any(event[:2] == ("dead", group) for event in happened):
         raise Violation(f"{name} does not say that {group} gave it up")

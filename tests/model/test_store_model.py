@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.native.driver import MIB, NOW_MS
 from tests.support.native.driver import SMALL as SMALL_SETTINGS
 from tests.support.native.frames import ack_payload, delivered, send
+from tickwheel_native import lib
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.errors import TransactionRefused
 from timerlog.layout import MessageState
@@ -188,7 +189,11 @@ class StoreMachine(RuleBasedStateMachine):
         message = self.messages[message_id]
         epoch = message.deliveries - data.draw(st.sampled_from([0, 0, 0, 1]))
         payload = ack_payload(self.groups[message.topic], [message_id], [max(0, epoch)])
-        accepted = self.store.deliver.ack(payload, 1, self.now_ms).accepted
+        answer = self.store.deliver.ack(payload, 1, self.now_ms)
+        accepted = answer.accepted
+        if message.acked:  # by its last delivery: to another one it is stale
+            wanted = lib.TW_ALREADY_ACKED if epoch == message.deliveries else lib.TW_STALE_RECEIPT
+            assert int.from_bytes(answer.reply[28:32], "little") == wanted
         counts = message.deliveries > 0 and epoch == message.deliveries and not message.acked
         counts = counts and message.state == "ready" and not message.given_back
         assert accepted == counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -376,6 +377,33 @@ def test_an_answer_that_was_lost(queue: outbox.Queue, monkeypatch: pytest.Monkey
             batch.ack()
     batch.ack()
     assert queue.stats() == outbox.QueueStats(0, 0, 0, None)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_an_answer_that_was_lost_and_a_lease_that_ended_meanwhile(
+    queue: outbox.Queue, monkeypatch: pytest.MonkeyPatch, is_finished: bool
+) -> None:
+    """The first `ack` was not committed: only the one who was given the message since is told that it is done."""
+    put(queue, "a")
+    batch = queue.claim(lease=timedelta(milliseconds=20))
+
+    def lose(_work: Any) -> None:
+        raise DatabaseUnavailable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.database, "run", lose)
+        with pytest.raises(DatabaseUnavailable):
+            batch.ack()
+    while not (other := queue.claim()):
+        time.sleep(0.005)
+    if is_finished:
+        other.ack()
+    with pytest.raises(LeaseLost) as lost:
+        batch.ack()
+    assert lost.value.ids == list(batch.ids)
+    assert batch.lost == batch.ids
+    if not is_finished:
+        other.ack()
 
 
 def test_many_leases_end_at_once(queue: outbox.Queue) -> None:

@@ -9,18 +9,22 @@ from itertools import count
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tickwheel import Subscription
 from tickwheel.client.consumer.holding import Holding
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.subscriptions import Subscriptions
+from tickwheel_native import lib
 from tickwheel_simulation import run
 from tickwheel_simulation.disk import Inode
 from tickwheel_simulation.profile import Profile
 from timerlog.engine.change import Change
+from timerlog.engine.deliver import Deliver
 from timerlog.engine.look import Look
 from timerlog.engine.produce import Produce
+from timerlog.layout import DeliveryState
 from timerlog.services.dequeue_get import DequeueGet
 from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.apply import Applier
@@ -116,6 +120,24 @@ def _minus(time_ms: int | None, by_ms: int) -> int | None:
 def test_an_ack_that_is_confirmed_and_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, Applier, "ack", nothing, every=4)
     assert found("comes again", "has two holders", "not that", "another state", "broker counts", "overtakes")
+
+
+def test_an_ack_of_an_earlier_delivery_that_is_confirmed_once_another_has_acked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true = Deliver._ack_group
+
+    def late(deliver: Deliver, group_id: int, receipts: memoryview, count: int, now_ms: int) -> int:
+        ids = np.frombuffer(receipts, "<u8", count)
+        accepted = true(deliver, group_id, receipts, count, now_ms)
+        for index in np.flatnonzero(deliver._scratch.codes[:count] == lib.TW_STALE_RECEIPT):
+            seq = deliver._tables.rows["topic_seq"][int(ids[index])]
+            if deliver._tables.deliveries_of(group_id)["state"][seq] == DeliveryState.ACKED:
+                deliver._scratch.codes[index] = lib.TW_ALREADY_ACKED
+        return accepted
+
+    monkeypatch.setattr(Deliver, "_ack_group", late)
+    assert found("counted")
 
 
 def test_a_send_that_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:

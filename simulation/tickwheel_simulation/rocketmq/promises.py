@@ -175,9 +175,7 @@ class Promises:
         held = message.group(group)
         if seen.dead_id not in (0, message_id):
             raise Violation(f"{token} is a dead letter of {group} twice: {seen.dead_id} and {message_id}")
-        # Who acks an older delivery of what is done is told that it is done.
-        is_older = held.acked_epoch < seen.dies_at
-        if held.acked is Known.YES and not (seen.is_dead or seen.was_forwarded or is_older):
+        if held.acked is Known.YES and not (seen.is_dead or seen.was_forwarded):
             raise Violation(f"{token} was acked by {group}, and is a dead letter of it")
         if not (seen.dies_at or seen.was_forwarded):
             raise Violation(

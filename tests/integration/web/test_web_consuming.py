@@ -97,6 +97,18 @@ async def test_a_message_from_send_to_ack(ask: Caller, topic: str) -> None:
     assert (nothing.status, nothing.json) == (200, {"items": []})
 
 
+async def test_of_two_holders_of_one_message_one_has_acked_it(ask: Caller, topic: str) -> None:
+    await ask("POST", f"/v1/topics/{topic}/messages", {"text": "a"})
+    (earlier,) = await receive(ask, topic, lease="20ms")
+    (later,) = await receive(ask, topic, lease="1h")
+    assert later["attempt"] == 2
+    assert (await settle(ask, topic, ack=[later["receipt"]])).json["ack"] == ["acked"]
+    again = await settle(ask, topic, ack=[earlier["receipt"], later["receipt"]])
+    assert again.json["ack"] == ["stale_receipt", "already_acked"]
+    nacked = await settle(ask, topic, nack=[{"receipt": earlier["receipt"]}, {"receipt": later["receipt"]}])
+    assert nacked.json["nack"] == ["stale_receipt", "already_acked"]
+
+
 async def test_everything_in_one_call_and_a_result_for_each(ask: Caller, daemon: Daemon, topic: str) -> None:
     await ask(
         "POST", f"/v1/topics/{topic}/messages/batch", [{"text": str(n), "priority": n} for n in range(6)]

@@ -258,6 +258,18 @@ def test_every_receipt_is_judged() -> None:
     assert pair.native.outstanding[5] == 0
 
 
+def test_an_ack_of_another_delivery_than_the_one_that_counted_is_stale() -> None:
+    pair = topic_with(2)
+    later = NOW_MS + 1_000
+    pair.call("expire", 1, lease(pair, 2), later)
+    assert lease(pair, 2, now_ms=later) == [(0, 2), (1, 2)]
+    assert ack(pair, [(1, 1), (1, 2), (1, 1), (1, 2)]) == [STALE_RECEIPT, 0, STALE_RECEIPT, ALREADY_ACKED]
+    assert ack(pair, [(1, 1), (1, 2), (1, 3), (1, 0)]) == [STALE_RECEIPT, ALREADY_ACKED, *2 * [STALE_RECEIPT]]
+    pair.call("rebuild_topics")
+    pair.call("rebuild_group", 1)
+    assert ack(pair, [(1, 1), (1, 2)]) == [STALE_RECEIPT, ALREADY_ACKED]
+
+
 def test_groups_are_independent() -> None:
     pair = topic_with(3)
     assert lease(pair, 9, group_id=1) == lease(pair, 9, group_id=2)

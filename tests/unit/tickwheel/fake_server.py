@@ -408,10 +408,10 @@ class FakeServer:
             message = by_id.get(message_id)
             if message is None:
                 exceptions.append(ItemException(index, AckCode.NOT_FOUND, message_id))
-            elif group in message.acked:
-                exceptions.append(ItemException(index, AckCode.ALREADY_ACKED, message_id))
             elif message.epochs.get(group, 0) != epoch:
                 exceptions.append(ItemException(index, AckCode.STALE_RECEIPT, message_id))
+            elif group in message.acked:
+                exceptions.append(ItemException(index, AckCode.ALREADY_ACKED, message_id))
             else:
                 message.acked.add(group)
                 acked += 1

@@ -173,11 +173,11 @@ class QueueConsumer:
 
     async def _look(self) -> Claim:
         async with self._watch.look() as look:
-            now_s = anyio.current_time()
+            until_s = time.monotonic() + self._lease_ns / 1e9
 
             def keep(claim: Claim) -> None:
                 if claim.rows:
-                    self._hold(claim, now_s)
+                    self._hold(claim, until_s)
 
             claim = await self._database.transaction(
                 lambda connection: self._sql.claim(connection, self.batch, self._lease_ns, self.name),
@@ -187,9 +187,8 @@ class QueueConsumer:
             keep(claim)  # before anything that can be cancelled
         return claim
 
-    def _hold(self, claim: Claim, now_s: float) -> None:
-        holding = Holding(self._database, self._sql, claim.rows)
-        holding.until_s = now_s + self._lease_ns / 1e9
+    def _hold(self, claim: Claim, until_s: float) -> None:
+        holding = Holding(self._database, self._sql, claim.rows, until_s)
         batch = QueueBatch(holding, claim.rows)
         self._holdings[holding] = weakref.ref(batch)
         self._ready.append(batch)
@@ -259,7 +258,7 @@ class QueueConsumer:
                 lambda connection: self._sql.extend(connection, receipts, self._lease_ns)
             )
 
-        until_s = anyio.current_time() + self._lease_ns / 1e9
+        until_s = time.monotonic() + self._lease_ns / 1e9
         missed = await anyio.to_thread.run_sync(work, limiter=self._beats)
         for holding, some in held.items():
             holding.until_s = until_s
@@ -272,7 +271,7 @@ class QueueConsumer:
 
     def _forget(self) -> None:
         """What is settled, and what the program dropped a whole lease ago."""
-        now_s = anyio.current_time()
+        now_s = time.monotonic()
         for holding, batch in list(self._holdings.items()):
             is_dropped = (batch() is None or not holding.is_extended) and holding.until_s < now_s
             if is_dropped or not holding.receipts(State.HELD, State.FINISHING):

@@ -7,6 +7,7 @@ that a message that was just finished is not to be taken for one that was lost.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
@@ -37,19 +38,19 @@ class State(Enum):
 class Holding:
     """The messages of one claim. Worker threads and the event loop use it at the same time."""
 
-    def __init__(self, database: Database, sql: QueueSql, rows: Sequence[Row]) -> None:
+    def __init__(self, database: Database, sql: QueueSql, rows: Sequence[Row], until_s: float) -> None:
         self.database = database
         self.sql = sql
         self._epochs = {row.id: row.epoch for row in rows}
         self._states = dict.fromkeys(self._epochs, State.HELD)
         self._transactions: dict[int, object] = {}
         """In which of the user's transactions a message was deleted last."""
-        self._may_be_done: set[int] = set()
-        """The connection broke while they were deleted."""
+        self._may_be_done: dict[int, float] = {}
+        """The connection broke while they were deleted: until when nobody else can have claimed them."""
         self.is_extended = True
         """Whether a consumer extends the leases."""
-        self.until_s = 0.0
-        """When the leases end, if they are not extended; by whatever clock the consumer has."""
+        self.until_s = until_s
+        """When the leases end at the earliest, if they are not extended; by ``time.monotonic``."""
         self._lock = threading.Lock()
 
     def receipts(self, *states: State, ids: Iterable[int] | None = None) -> list[Receipt]:
@@ -96,16 +97,18 @@ class Holding:
 
     def done(self, ids: Sequence[int], *, is_batch: bool) -> None:
         """Deletes in a transaction of its own. Raises LeaseLost for those that are not held any more, after it has
-        deleted the others; DatabaseUnavailable, after which it may be called again."""
+        deleted the others; DatabaseUnavailable, after which it may be called again: before the lease has ended that
+        tells whether the first call was done, later what is gone counts as not held."""
         wanted = self.receipts(State.HELD, ids=ids)
         lost = self.receipts(State.LOST, *[State.RELEASED] * (not is_batch), ids=ids)
+        until_s = self.until_s  # leases that are extended meanwhile are others
         self._set([id_ for id_, _ in wanted], State.FINISHING)
         gone: set[int] = set()
         try:
             if wanted:
                 gone = self.database.run(lambda connection: self._delete_own(connection, wanted))
         except DatabaseUnavailable:
-            self._may_be_done.update(id_ for id_, _ in wanted)
+            self._may_be_done.update(dict.fromkeys((id_ for id_, _ in wanted), until_s))
             raise
         finally:
             self._set(gone, State.DONE)
@@ -114,9 +117,12 @@ class Holding:
 
     def _delete_own(self, connection: Connection, wanted: Sequence[Receipt]) -> set[int]:
         gone = self.sql.delete(connection, wanted)
-        # If the answer to a first time was lost, what is not there any more was done then.
+        # If the answer to a first time was lost, what is not there any more was done then; but once its lease may have
+        # ended, perhaps by who claimed it after that.
         asked = [id_ for id_, _ in wanted if id_ not in gone and id_ in self._may_be_done]
-        return gone | (set(asked) - self.sql.present(connection, asked))
+        absent = set(asked) - self.sql.present(connection, asked)
+        now_s = time.monotonic()
+        return gone | {id_ for id_ in absent if now_s < self._may_be_done[id_]}
 
     def release(self, ids: Sequence[int], delay_ns: int = 0) -> None:
         """Gives back what is held. Raises DatabaseUnavailable."""
@@ -131,8 +137,9 @@ class Holding:
 
     def extend(self, ids: Sequence[int], lease_ns: int) -> None:
         """Leases again from now on. Raises LeaseLost."""
-        wanted = self.receipts(State.HELD, ids=ids)
+        wanted, until_s = self.receipts(State.HELD, ids=ids), time.monotonic() + lease_ns / 1e9
         missed = self.database.run(lambda connection: self.sql.extend(connection, wanted, lease_ns))
+        self.until_s = until_s
         self._raise_lost(self.missed(missed))
 
     def _raise_lost(self, ids: Iterable[int]) -> None:

@@ -133,7 +133,8 @@ class ClaimedBatch(BaseQueueBatch[ClaimedMessage]):
         """Deletes all that is left of the batch, in a transaction of its own.
 
         Raises LeaseLost, whose ``ids`` are not held any more; the others are deleted. After DatabaseUnavailable it may
-        be called again, whether the first call was done or not.
+        be called again, whether the first call was done or not. Once the lease has ended, what is gone is in ``ids``:
+        another consumer may have been given it, and have deleted it.
         """
         self.holding.done(self.ids, is_batch=True)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
@@ -86,8 +87,9 @@ class Queue(InDatabase):
         """
         lease_ns, owner = _lease_ns(lease), _owner(name)
         _check_limit(limit)
+        until_s = time.monotonic() + lease_ns / 1e9
         found = self.database.run(lambda connection: self.sql.claim(connection, limit, lease_ns, owner))
-        return ClaimedBatch(Holding(self.database, self.sql, found.rows), found.rows)
+        return ClaimedBatch(Holding(self.database, self.sql, found.rows, until_s), found.rows)
 
     def consume(
         self, *, batch: int = 100, lease: Delay = DEFAULT_LEASE, name: str | None = None

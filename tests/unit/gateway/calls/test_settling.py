@@ -70,6 +70,22 @@ async def test_each_handle_has_its_own_answer(tmp_path: Path, autojump_clock: Mo
         assert again.system_properties.delivery_attempt == 2, "the ack of an expired handle does not count"
 
 
+async def test_of_two_holders_of_one_message_one_has_acked_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The receipt of the earlier one has not expired by its own time: it was renewed by the gateway."""
+    async with consuming(tmp_path) as consumer:
+        earlier = decode_receipt(await one(consumer, invisible_s=10))
+        await trio.sleep(11)
+        (message,) = await consumer.receive()
+        later = handle_of(message)
+        earlier_handle = encode_receipt(earlier._replace(until_ms=now_ms() + 60_000))
+        assert decode_receipt(later).epoch == earlier.epoch + 1
+        assert await consumer.ack(later) == (20_000, [20_000])
+        assert await consumer.ack(earlier_handle) == (40_013, [40_013])
+        assert await consumer.ack(earlier_handle, later) == (30_000, [40_013, 20_000])
+
+
 async def test_an_ack_of_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with consuming(tmp_path) as consumer:
         for names, code in (

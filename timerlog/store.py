@@ -199,6 +199,11 @@ class Store:
             self.sync()
             self.disk.remove(timeline.NAME)
 
+    @property
+    def timeline(self) -> str:
+        """As clients are told it: what they were given in another one means nothing in this one."""
+        return f"{self.tables.timeline or self.log.log_id:016x}"
+
     # -- durability --
 
     def begin_sync(self) -> SyncTicket | None:

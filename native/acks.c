@@ -4,10 +4,11 @@
 enum { TW_IN_A_CHAIN = TW_IN_RETRY | TW_PARKED };
 
 static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint64_t id, uint32_t epoch) {
+    /* Of a group that is gone and had this number, or of another timeline: also where its message is not known. */
+    if (epoch && epoch <= group->fence) return TW_STALE_RECEIPT;
     if (id == 0 || id >= store->next_id) return TW_NOT_FOUND;
     const tw_row *row = &store->rows[id];
     if (row->topic_id != group->topic_id || row->state == TW_NONE) return TW_NOT_FOUND;
-    if (epoch && epoch <= group->fence) return TW_STALE_RECEIPT; /* of a group that is gone and had this number */
     const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
     if (row->state == TW_SCHEDULED || !delivery) return TW_NEVER_DELIVERED;
     if (delivery->state == TW_UNTOUCHED) return epoch && epoch <= delivery->epoch ? TW_STALE_RECEIPT : TW_NEVER_DELIVERED;

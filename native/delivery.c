@@ -379,7 +379,7 @@ int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t l
         }
         row->flags |= TW_TAKEN;
         seqs[n] = at - 1;
-        uint32_t base = row->base_epoch > group->fence ? row->base_epoch : group->fence;
+        uint32_t base = tw_base_epoch(group, row);
         epochs[n] = (row->epoch > group->fence ? row->epoch : group->fence) + 1;
         until_ms[n] = now_ms + tw_backoff_ms(group->ack_wait_ms, group->min_backoff_ms, group->max_backoff_ms, id,
                                              epochs[n] - base);
@@ -420,8 +420,9 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
             if (row->state == TW_UNTOUCHED) { /* also after it began anew: the attempts begin with this one */
                 group->touched++;
                 row->base_epoch = runs[r].epoch - 1;
+            } else {
+                row->base_epoch = tw_base_epoch(group, row);
             }
-            if (row->base_epoch < group->fence) row->base_epoch = group->fence; /* given up before, without a delivery */
             row->flags &= (uint8_t)~(TW_TAKEN | TW_CALLED);
             row->state = TW_LEASED;
             row->epoch = runs[r].epoch;

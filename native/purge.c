@@ -369,7 +369,10 @@ int tw_raise_first_seq(tw_store *store, uint32_t topic_id, uint64_t limit) {
 }
 
 int tw_raise_first_id(tw_store *store, uint64_t limit) {
-    for (; store->first_id < store->next_id && store->rows[store->first_id].state == TW_NONE; store->first_id++)
+    uint64_t stop = store->first_id;
+    for (;; store->first_id++) {
+        if (store->first_id == stop) stop = tw_rows_until(store, &store->first_id, store->next_id);
+        if (store->first_id >= store->next_id || store->rows[store->first_id].state != TW_NONE) return 0;
         if (!limit--) return 1;
-    return 0;
+    }
 }

@@ -3,8 +3,12 @@
 
 int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t capacity, int64_t *due_ms,
                      uint64_t *ids, uint32_t *versions) {
-    uint64_t n = 0, id = *from_id;
+    uint64_t n = 0, id = *from_id, stop = tw_rows_until(store, &id, end_id);
     for (; id < end_id && n < capacity; id++) {
+        if (id == stop) {
+            stop = tw_rows_until(store, &id, end_id);
+            if (id >= end_id) break;
+        }
         const tw_row *row = &store->rows[id];
         if (row->state != TW_SCHEDULED) continue;
         if (!tw_topic_exists(store, row->topic_id)) continue;
@@ -17,7 +21,12 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
 }
 
 static void count_messages(tw_store *store) {
+    uint64_t stop = store->first_id;
     for (uint64_t id = store->first_id; id < store->next_id; id++) {
+        if (id == stop) {
+            stop = tw_rows_until(store, &id, store->next_id);
+            if (id >= store->next_id) break;
+        }
         const tw_row *row = &store->rows[id];
         if (row->state == TW_NONE || !tw_topic_exists(store, row->topic_id)) continue;
         tw_topic *topic = &store->topics[row->topic_id];
@@ -56,7 +65,12 @@ int tw_rebuild_topics(tw_store *store) {
 }
 
 int tw_rebuild_keys(tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t *need) {
+    uint64_t stop = *from_id;
     for (; *from_id < end_id; (*from_id)++) {
+        if (*from_id == stop) {
+            stop = tw_rows_until(store, from_id, end_id);
+            if (*from_id >= end_id) break;
+        }
         const tw_row *row = &store->rows[*from_id];
         if (!row->key_hash || (row->state != TW_SCHEDULED && row->state != TW_READY)) continue;
         if (!tw_topic_exists(store, row->topic_id)) continue;

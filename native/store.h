@@ -78,6 +78,14 @@ enum { TW_NONE = 0, TW_SCHEDULED = 1, TW_READY = 2, TW_CANCELLED = 3, TW_DAMAGED
        TW_DROPPED = 6 };
 enum { TW_ORDERED = 1 }; /* flags: the message has an ordering key */
 
+/* Message ids from `start` to below `end`. */
+typedef struct {
+    uint64_t start;
+    uint64_t end;
+} tw_gap;
+
+enum { TW_MOST_GAPS = 64 };
+
 /* `count` consecutive values from `first` that share epoch and time. */
 typedef struct {
     uint64_t first;
@@ -215,6 +223,8 @@ typedef struct {
     uint32_t *key_hashes; /* scratch, TW_MAX_BATCH */
     uint16_t *key_counts; /* scratch, TW_KEY_PARTITIONS, zero between calls */
     uint64_t first_id;    /* everything below is gone */
+    tw_gap   gaps[TW_MOST_GAPS]; /* in order: ids that were and are given to no message of this log; they have no rows */
+    uint32_t gaps_count;
     const uint8_t *foreign; /* what is being taken in: position TW_FOREIGN + p is at foreign + p */
     uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
     uint64_t adopted_end_id;
@@ -418,6 +428,19 @@ int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_
 TW_INTERNAL const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
 /* A group's row of a message; NULL: it has none. */
 TW_INTERNAL const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
+/* Moves *id out of a gap; returns where the next gap begins, or `end`: rows up to there may be looked at. */
+static inline uint64_t tw_rows_until(const tw_store *store, uint64_t *id, uint64_t end) {
+    for (uint32_t g = 0; g < store->gaps_count; g++) {
+        if (*id < store->gaps[g].start) return store->gaps[g].start < end ? store->gaps[g].start : end;
+        if (*id < store->gaps[g].end) *id = store->gaps[g].end;
+    }
+    return end;
+}
+/* Of the deliveries of a message those that are no attempts, counted as those to come will be: an epoch that lies at or
+ * below the fence was given in another past, and the next one follows the fence. */
+static inline uint32_t tw_base_epoch(const tw_group *group, const tw_delivery *row) {
+    return row->epoch > group->fence ? row->base_epoch : group->fence - (row->epoch - row->base_epoch);
+}
 /* How often a group was given the message of a row. */
 static inline uint32_t tw_times_delivered(const tw_group *group, const tw_delivery *row) {
     return row->epoch > group->fence ? row->epoch - group->fence : 0;

@@ -39,6 +39,7 @@ KEYS_MAGIC: Final = b"TWKEYS01"
 TABLE_HEADER: Final = struct.Struct("<8sIIQ")
 KEY_PARTITIONS: Final = lib.TW_KEY_PARTITIONS
 HOLDERS: Final = 65_536
+MOST_GAPS: Final = lib.TW_MOST_GAPS
 MAX_TIME_MS: Final = lib.TW_MAX_TIME_MS
 
 
@@ -78,6 +79,9 @@ class RecordType(IntEnum):
     GROUP_CHANGED = 29  #: a group was deleted, or begins anew somewhere else
     GROUP_SEEN = 30  #: when a group had its first subscriber, or lost its last one
     GROUP_ORDER = 31  #: whether a group looks at ordering keys, from now on
+    TIMELINE = (
+        32  #: a part of the log may be lost, with what was given out there: what follows is another past
+    )
     END = lib.TW_RECORD_END  #: the log goes on in the next segment
 
 

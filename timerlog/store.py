@@ -42,6 +42,7 @@ from timerlog.files.lock import DirectoryLock
 from timerlog.files.replica_mark import refuse_replica
 from timerlog.purge.drop import Dropper, DropTicket, FreeTicket
 from timerlog.purge.purger import Purger, PurgeReport
+from timerlog.recovery import timeline
 from timerlog.recovery.checkpoint import Checkpoints
 from timerlog.recovery.opening import Opened, RecoveryReport, open_directory
 from timerlog.services.batches import DueBatch, ReadyBatch
@@ -185,7 +186,23 @@ class Store:
 
         self.log.base_payload = self._base_payload
         self.log.complete_roll()
+        self._begin_timeline(now_ms)
         self.checkpoints.begin_changes()
+
+    def _begin_timeline(self, now_ms: int) -> None:
+        """Before anything is given out, if a part of the log was lost."""
+        is_marked = timeline.begin(self.disk, self.tables, self.applier, self.writer.append, now_ms)
+        if is_marked:
+            engine = self._engine
+            engine.enqueued_id = self.tables.next_id
+            self.tables.native.rows_allocated = self.tables.next_id
+            self.sync()
+            self.disk.remove(timeline.NAME)
+
+    @property
+    def timeline(self) -> str:
+        """As clients are told it: what they were given in another one means nothing in this one."""
+        return f"{self.tables.timeline or self.log.log_id:016x}"
 
     # -- durability --
 

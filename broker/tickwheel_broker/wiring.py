@@ -49,6 +49,7 @@ def connection_parts(broker: Broker) -> Parts:
         produce=broker.store.produce,
         deliver=broker.store.deliver,
         log=broker.store.log,
+        timeline=broker.store.timeline,
         clock=broker.clock,
         lifetime=broker.lifetime,
         commit=broker.commit,

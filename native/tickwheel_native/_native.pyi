@@ -20,6 +20,7 @@ class _Lib:
     TW_EXPIRED: int
     TW_DROPPED: int
     TW_ORDERED: int
+    TW_MOST_GAPS: int
     TW_UNTOUCHED: int
     TW_LEASED: int
     TW_ACKED: int

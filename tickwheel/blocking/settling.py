@@ -23,6 +23,10 @@ class Settling:
         self._session = session
         self._acks = acks
 
+    def of(self, acks: AckQueue) -> Settling:
+        """The same for messages whose acks go elsewhere."""
+        return Settling(self._session, acks)
+
     def add(self, message_id: int, epoch: int) -> None:
         """One ack. Raises ClientClosed."""
 

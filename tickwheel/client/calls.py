@@ -16,6 +16,7 @@ from tickwheel.client.results import Item, SendResults, check_send_ok
 from tickwheel.client.waiting.waits import Event
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
+from tickwheel.protocol.bodies.settling import ExtendOk, NackOk, ReturnOk
 from tickwheel.protocol.errors import BadArgument, BadRequest, SendUncertain, TickwheelError
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.identity import IDENTIFIED, RequestIdentity
@@ -33,6 +34,17 @@ CALL_OVERHEAD_BYTES = 1024
 """What a request counts beside its payload, so that many small ones are bounded too."""
 
 JUDGED_BYTES_MAX = 65_536
+
+_NAMING_IDS = frozenset(
+    {
+        FrameType.CANCEL,
+        FrameType.RESCHEDULE,
+        FrameType.REDELIVER,
+        FrameType.TRANSACTION,
+        FrameType.DECIDE,
+        FrameType.REPLAY_DEAD,
+    }
+)
 
 T = TypeVar("T")
 
@@ -147,6 +159,16 @@ class Call:
         """Why it fails when its connection broke before the answer, and it is not repeatable."""
         return SendUncertain()
 
+    def refuse_receipts(self) -> bool:
+        """The broker's log is of another timeline than the one in which this was made: if all that it says is what
+        becomes of receipts, it has their answer now, and true is returned."""
+        return False
+
+    @property
+    def names_ids(self) -> bool:
+        """Whether it changes messages that it names by numbers, which mean something in one timeline."""
+        return False
+
     def payload(self, link: Link) -> bytes | None:
         """What to write now. None: not yet; the call has put itself where it will be found in time."""
         raise NotImplementedError
@@ -186,6 +208,26 @@ class RequestCall(Call):
         super().__init__(len(self._payload), deadline)
         self.frame_type = FRAME_TYPE_OF_REQUEST[type(request)]
         self.body: AnswerBody | None = None
+
+    def refuse_receipts(self) -> bool:
+        if self.frame_type not in (FrameType.NACK, FrameType.EXTEND, FrameType.RETURN):
+            return False
+        stale = ["stale_receipt"] * len(msgspec.msgpack.decode(self._payload)["ids"])
+        if self.frame_type == FrameType.NACK:
+            self.body = NackOk(results=stale)
+        elif self.frame_type == FrameType.EXTEND:
+            self.body = ExtendOk(results=stale, until_ms=0)
+        else:
+            self.body = ReturnOk(returned=0, results=stale)
+        return True
+
+    @property
+    def names_ids(self) -> bool:
+        if self.frame_type not in _NAMING_IDS:
+            return False
+        request = msgspec.msgpack.decode(self._payload)
+        changes = request.get("changes") or ()
+        return bool(request.get("ids") or request.get("acks") or any(one.get("ids") for one in changes))
 
     def payload(self, link: Link) -> bytes | None:
         return self._payload

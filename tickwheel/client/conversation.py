@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from tickwheel.client import forks as _forks
 from tickwheel.client.calls import Call, FlightKey, Identities, RequestCall, SendCall, SendFlight
@@ -74,6 +75,13 @@ class Renewing(Protocol):
         """Renews what is to be renewed now; when to come again."""
 
 
+class HoldsReceipts(Protocol):
+    """Something that has received messages, and settles them."""
+
+    def timeline_lost(self) -> None:
+        """The broker's log is of another timeline: what was received is not this client's any more."""
+
+
 class Conversation:
     """See the module. What has a way to read and write derives from it.
 
@@ -118,6 +126,10 @@ class Conversation:
         self._drained = self.waits.event()
         self._connected = self.waits.event()
         self._limits: HelloOk | None = None
+        self.timeline = ""
+        """Of the broker's log, as it was told last."""
+        self.receivers: WeakKeyDictionary[HoldsReceipts, None] = WeakKeyDictionary()
+        """What hears of another timeline."""
         self._reasons: dict[Address, BaseException | None] = {}
         """Why there is no connection, for each node that was tried since there was one."""
         self._refused_for_good: TickwheelError | None = None
@@ -530,6 +542,10 @@ class Conversation:
         link.ready, link.tells_differences = True, hello.tells_differences
         self.link = link
         self._limits = hello
+        if hello.timeline:
+            before, self.timeline = self.timeline, hello.timeline
+            if before not in ("", hello.timeline):
+                self._lose_timeline()
         link.scope.deadline = math.inf
         self.nodes.serves()
         self._reasons.clear()
@@ -539,6 +555,25 @@ class Conversation:
             self._outbox.rotate(1)
         self._connected.set()
         self._wake.set()
+
+    def _lose_timeline(self) -> None:
+        """What was received, and what was asked about it, means nothing to the log that answers now: a backup of it was
+        restored, it was repaired, or it is another one."""
+        logger.warning(
+            "%s has another log than before: a backup was restored, the log was repaired, or its directory is another "
+            "one. What was received is dropped, and acks of it do not count.",
+            self.nodes.current,
+        )
+        for call in list(self._live):
+            if call.refuse_receipts():
+                self._settle(call)
+            elif call.names_ids:
+                why = "The broker's log is not the one any more in which the messages had these ids."
+                self.fail(
+                    call, _uncertain(why) if call.repeated else NotConnected(f"{why} Nothing was done.")
+                )
+        for receiver in list(self.receivers):
+            receiver.timeline_lost()
 
     def _lost(self, link: Link) -> None:
         """Sorts the open requests after a connection ended: what may be repeated goes again, in its old

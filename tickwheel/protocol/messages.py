@@ -96,6 +96,11 @@ def pack_column(letter: str, values: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(numbers)}{letter}", *numbers)
 
 
+def unpack_column(letter: str, column: bytes) -> tuple[int, ...]:
+    """The values of a whole column."""
+    return _unpack_column(letter, len(column) // struct.calcsize("<" + letter), column, 0)
+
+
 def _unpack_column(letter: str, count: int, payload: bytes, offset: int) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}{letter}", payload, offset)
 

@@ -235,6 +235,8 @@ class _Adoption:
         plan = self._files.manifest.plan
         if (plan.log_id, plan.segment_bytes) != (self._log.log_id, self._log.segment_bytes):
             raise BadJob("the job was made for another broker")
+        if plan.timeline != self._tables.timeline:
+            raise BadJob("the job was made before a part of the broker's log was lost, with its plan")
         if self._job.job_id not in (None, self._files.job_id):
             raise BadJob("the manifest is that of another job")
         self._files.check_number(len(self._log.segments))

@@ -36,7 +36,12 @@ class Plans:
         planned = {name: self._plan_topic(self._topics.open(name, now_ms)) for name in topics}
         log = self._log
         return Plan(
-            job=job, log_id=log.log_id, segment_bytes=log.segment_bytes, created_ms=now_ms, topics=planned
+            job=job,
+            log_id=log.log_id,
+            segment_bytes=log.segment_bytes,
+            created_ms=now_ms,
+            topics=planned,
+            timeline=self._tables.timeline,
         )
 
     def _plan_topic(self, topic_id: int) -> TopicPlan:

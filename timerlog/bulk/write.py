@@ -68,6 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
     topics: dict[str, TopicPlan]
     max_headers_bytes: int = MAX_HEADERS_BYTES
+    timeline: int = 0  #: of the log: its numbers mean something in one timeline only
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,18 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.start_seq if self.first_row is None else self.first_row
 
 
+class TimelineRecord(msgspec.Struct, frozen=True, array_like=True):
+    """TIMELINE: what the log told after its last record is lost. What follows is another timeline, in which nothing is
+    given out again that may have been given out before."""
+
+    timeline: int
+    gap_start: int  #: message ids from here on, to below ``next_id``, may have been given out
+    next_id: int
+    epoch_floor: int  #: receipts with epochs up to this one may have been given out, by any group
+    #: (number, deliveries so far) of the groups: what they give out is counted from ``epoch_floor`` on.
+    deliveries: list[tuple[int, int]]
+
+
 class AnsweredRecord(msgspec.Struct, frozen=True, array_like=True):
     """An ANSWERED record: an answer, or a part of one that is made in steps."""
 

@@ -145,7 +145,7 @@ class Groups:
         check_name(name)
         topics = self._topics_of_group(topic_id)
         group_id, fence = self._numbers_for(topics)
-        fence = max(fence, self._tables.name_fences.of(topic_id, name))
+        fence = max(fence, self._tables.name_fences.of(topic_id, name), self._tables.epoch_floor)
         records = [
             GroupRecord(
                 group_id + i,

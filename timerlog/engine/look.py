@@ -182,8 +182,8 @@ class Look:
         """A SHA-256 over everything that the log determines: a replay of the log gives the same."""
         digest = hashlib.sha256()
         digest.update(msgspec.msgpack.encode(self._tables.answers.dump()))
-        for start in range(int(self._native.first_id), self._tables.next_id, _HASH_ROWS):
-            rows = self._tables.rows[start : min(start + _HASH_ROWS, self._tables.next_id)]
+        for start, stop in self._tables.spans(int(self._native.first_id), self._tables.next_id, _HASH_ROWS):
+            rows = self._tables.rows[start:stop]
             there = np.flatnonzero(rows["state"])
             digest.update((there + start).data)
             for field in ROW.names or ():
@@ -201,6 +201,8 @@ class Look:
             self._hash_group(digest, group_id)
         digest.update(repr(list(self._tables.free_groups.items())).encode())
         digest.update(repr(self._tables.name_fences.dump()).encode())
+        if self._tables.timeline:
+            digest.update(repr((self._tables.timeline, self._tables.epoch_floor)).encode())
         return digest.hexdigest()
 
     def _arrivals(

@@ -94,11 +94,8 @@ class Select:
             wanted.group in self._tables.topics[t].groups for t in topics
         ):
             raise UnknownGroup(f"the topic has no group {wanted.group!r}")
-        start, end = after_id + 1, self._tables.next_id
-        while start < end:
-            stop = min(start + PART, end)
+        for start, stop in self._tables.spans(after_id + 1, self._tables.next_id, PART):
             yield self._select_part(topics, wanted, now_ms, start, stop)
-            start = stop
 
     def _select_part(
         self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int

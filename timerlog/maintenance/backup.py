@@ -42,6 +42,7 @@ from timerlog.files.replica_mark import refuse_replica
 from timerlog.files.small_files import seal, unseal
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery import timeline
 
 NAME: Final = "backup.json"
 BACKUP_FORMAT: Final = 1
@@ -333,7 +334,8 @@ def check_backup(directory: Path) -> Backup:
 
 def restore(source: Path, target: Path, log_id: int) -> Backup:
     """Makes a data directory at ``target`` out of a backup, after all of it was verified. ``log_id``: a new number,
-    because what is sent from now on is numbered anew, beside what the broker that was backed up has sent since.
+    because what is sent from now on is another past than what the broker that was backed up has sent since. The next
+    start gives out no id and no receipt that this one may have given out.
 
     Raises ``BadBackup``, ``UnsupportedFormat``, ``BackupTargetInUse``, ``ReplicaDirectory``, ``DiskFull``; then nothing
     is left there.
@@ -347,6 +349,7 @@ def restore(source: Path, target: Path, log_id: int) -> Backup:
             _restore(backup, source, target, log_id)
     except BaseException:
         shutil.rmtree(target / "restoring" if had_target else target, ignore_errors=True)
+        (target / timeline.NAME).unlink(missing_ok=True)
         raise
     return backup
 
@@ -358,6 +361,7 @@ def _restore(backup: Backup, source: Path, target: Path, log_id: int) -> None:
     for segment in backup.segments:
         _copy_segment(source / segment.file, new / Path(segment.file).name, segment, backup, log_id)
     sync_directory(new)
+    write_durably(target / timeline.NAME, timeline.pack_mark(backup.created_ms))
     new.rename(target / LOG_FOLDER)
     sync_directory(target)
     sync_directory(target.resolve().parent)

@@ -45,11 +45,13 @@ from timerlog.files.disk import (
     segment_name,
     segment_path,
     sync_directory,
+    write_durably,
 )
 from timerlog.files.lock import DirectoryLock
 from timerlog.files.replica_mark import refuse_replica
 from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery import timeline
 from timerlog.recovery.checkpoint import Checkpoint
 from timerlog.recovery.replay import Contradiction, Replayer
 from timerlog.settings import StoreSettings
@@ -58,6 +60,7 @@ from timerlog.tables.tables import Tables, remove_derived_files
 
 WORK: Final = "repair.new"
 _SMALLEST_BYTES: Final = 4096
+_ROWS: Final = 1 << 20
 _RESERVED_BYTES: Final = RECORD_HEAD_BYTES + 8
 #: A segment header with one wrong bit is put right; with more, it is written anew from what the others say.
 _HEADER_BITS: Final = SEGMENT_HEADER_BYTES * 8
@@ -149,6 +152,7 @@ class _Mending:
     gaps: list[_Gap] = field(default_factory=list)
     report: RepairReport = field(init=False)
     found: Checkpoint | None = None
+    last_ms: int = 0  # of what is left: what was lost may have been given out since
 
     def __post_init__(self) -> None:
         self.report = RepairReport(directory=str(self.directory))
@@ -381,15 +385,15 @@ class _Mending:
         while True:
             tables = Tables(None, log.log_id, StoreSettings())
             try:
-                self._replay(log, tables)
-                self._tell(log, tables)
+                self._tell(log, tables, self._replay(log, tables))
                 return
             except Contradiction as error:
                 self._give_up_record(log, error)
             finally:
                 tables.close()
 
-    def _replay(self, log: MappedLog, tables: Tables) -> None:
+    def _replay(self, log: MappedLog, tables: Tables) -> int:
+        """The last tick that the log knows."""
         applier = Applier(tables, StoreSettings(), first_position=log.bases[0])
         replayer = Replayer(log.base, tables, applier, keeps_keys=False)
         for base in log.bases:
@@ -407,6 +411,7 @@ class _Mending:
                 break
         if not rebuild.topics(tables.native):
             raise Unrepairable("a topic names a message that the log does not hold")
+        return applier.tick_ms
 
     def _give_up_record(self, log: MappedLog, error: Contradiction) -> int:
         size_bytes = int.from_bytes(log.bytes_at(error.position + 4, 4), "little")
@@ -417,12 +422,15 @@ class _Mending:
         self._fill(log, error.position, end, "makes no sense without what is lost", next_id)
         return error.position if is_message else end
 
-    def _tell(self, log: MappedLog, tables: Tables) -> None:
+    def _tell(self, log: MappedLog, tables: Tables, tick_ms: int) -> None:
         """What is lost: of each gap, the message numbers around it that nothing is known of."""
-        rows = tables.rows[: tables.next_id]
-        known = np.flatnonzero(rows["state"])
-        positions = rows["position"][known].astype(np.int64)
+        parts = [np.zeros(0, np.int64)]
+        for start, stop in tables.spans(0, tables.next_id, _ROWS):
+            parts.append(np.flatnonzero(tables.rows["state"][start:stop]) + start)
+        known = np.concatenate(parts)
+        positions = tables.rows["position"][known].astype(np.int64)
         self.report.messages = len(known)
+        self.last_ms = int(tables.rows["created_ms"][known].max(initial=tick_ms))
         next_id = max(tables.next_id, self.found.base.next_id if self.found is not None else 0)
         for gap in sorted(self.gaps, key=lambda gap: gap.position):
             before = known[positions < gap.position]
@@ -440,9 +448,17 @@ class _Mending:
                     end_id=end_id,
                 )
             )
-        lost = {number for loss in self.report.losses for number in range(loss.first_id, loss.end_id)}
-        self.report.lost_messages = len(lost)
+        self.report.lost_messages = self._count_lost(tables)
         self.report.lost_bytes = sum(gap.size_bytes for gap in self.gaps)
+
+    def _count_lost(self, tables: Tables) -> int:
+        """The numbers that losses name, each once; not those that were never given to a message of this log."""
+        count = counted_to = 0
+        for loss in sorted(self.report.losses, key=lambda loss: loss.first_id):
+            spans = tables.spans(max(loss.first_id, counted_to), loss.end_id, _ROWS)
+            count += sum(stop - start for start, stop in spans)
+            counted_to = max(counted_to, loss.end_id)
+        return count
 
     # -- doing it --
 
@@ -452,6 +468,9 @@ class _Mending:
         kept = self.directory / f"damaged-{moment:%Y%m%dT%H%M%S}"
         (kept / LOG_FOLDER).mkdir(parents=True, mode=0o750)
         changed = {base: path for base, path in self.paths.items() if path.parent == self.work}
+        if self.gaps:
+            mark = timeline.pack_mark(self.last_ms or now_ms)
+            write_durably(self.directory / timeline.NAME, mark)
         for path in {*(self._original(base) for base in changed), *self.aside}:
             if path.exists():
                 os.link(path, kept / LOG_FOLDER / path.name)

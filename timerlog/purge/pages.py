@@ -79,15 +79,17 @@ class Reclaim:
         """All pages that may be empty, besides those below the first message that is there."""
         tables, native = self._tables, self._tables.native
         deliveries = {
-            group_id: [_pages_between(group.deliveries, int(native.topics[group.record.topic_id].first_seq))]
+            group_id: [_pages_from(group.deliveries, int(native.topics[group.record.topic_id].first_seq))]
             for group_id, group in tables.groups.items()
         }
-        return [_pages_between(tables.messages, int(native.first_id))], deliveries
+        spans = tables.spans(int(native.first_id), tables.messages.capacity, tables.messages.capacity)
+        return [_pages_between(tables.messages, *span) for span in spans], deliveries
 
     def _free_below(self) -> Iterator[list[Piece]]:
         """What lies before the first message that is still there, in the MessageTable and in each topic."""
         tables, native = self._tables, self._tables.native
-        yield from self._free_range(tables.messages, int(native.first_id))
+        for start, stop in tables.spans(0, int(native.first_id), tables.messages.capacity):
+            yield from self._free_range(tables.messages, stop, start)
         for topic_id in list(tables.topics):
             topic, first = tables.topics.get(topic_id), int(native.topics[topic_id].first_seq)
             if topic is None:
@@ -98,9 +100,9 @@ class Reclaim:
                 if group is not None and not _in_chains(tables, group_id):
                     yield from self._free_range(group.deliveries, first)
 
-    def _free_range(self, table: Table, end: int) -> Iterator[list[Piece]]:
-        """Frees the pages that hold only items below ``end``."""
-        start, end = self._freed.get(table, 0), min(end, table.capacity)
+    def _free_range(self, table: Table, end: int, start: int = 0) -> Iterator[list[Piece]]:
+        """Frees the pages that hold only items below ``end``, from ``start`` on, below which all was freed."""
+        start, end = max(start, self._freed.get(table, 0)), min(end, table.capacity)
         page = max(HEADER_BYTES, HEADER_BYTES + start * table.dtype.itemsize) // PAGE_BYTES
         last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
         while page < last and table.region.is_open:
@@ -138,10 +140,14 @@ class Reclaim:
         return end <= count and not arrivals[first:end].any()
 
 
-def _pages_between(table: Table, first: int) -> Pages:
-    """The pages of a table from an item on."""
-    start = (HEADER_BYTES + first * table.dtype.itemsize) // PAGE_BYTES
-    return np.arange(start, max(start, table.region.allocated_bytes // PAGE_BYTES), dtype=np.uint64)
+def _pages_between(table: Table, first: int, end: int) -> Pages:
+    """The pages of a table on which items from ``first`` to below ``end`` are."""
+    start, stop = table.span(first, end)
+    return np.arange(start // PAGE_BYTES, -(-stop // PAGE_BYTES), dtype=np.uint64)
+
+
+def _pages_from(table: Table, first: int) -> Pages:
+    return _pages_between(table, min(first, table.capacity), table.capacity)
 
 
 def _in_chains(tables: Tables, group_id: int) -> bool:

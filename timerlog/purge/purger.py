@@ -174,11 +174,10 @@ class Purger:
 
     def _run(self, job: Job) -> Steps:
         yield from self._drop_trimmed()
-        survey = Survey([], *(np.zeros(0, np.uint64) for _ in range(4)))
+        survey, self._surveyed_rows = Survey([], *(np.zeros(0, np.uint64) for _ in range(4))), 0
         yield from self._survey(survey)
         self.live_bytes = int(survey.live_bytes.sum())
         count, with_current = self._choose(survey, force=job.force)
-        self._surveyed_rows = self._tables.next_id - int(self._native.first_id)
         if job.dry_run:
             self._forecast(job.report, survey, count)
             return
@@ -210,14 +209,13 @@ class Purger:
         count = len(survey.bases)
         survey.live, survey.live_bytes, survey.dead = (np.zeros(count, np.uint64) for _ in range(3))
         current, sizes = survey.bases[-1], log.sizes()
-        at, end_id = int(self._native.first_id), self._tables.next_id
-        while at < end_id:
-            stop = min(at + _SURVEY_ROWS, end_id)
+        spans = self._tables.spans(int(self._native.first_id), self._tables.next_id, _SURVEY_ROWS)
+        for at, stop in spans:
             purge.survey(
                 self._native, at, stop, self._now_ms, survey.bases[0], log.segment_bytes,
                 survey.live, survey.live_bytes, survey.dead,
             )  # fmt: skip
-            at = stop
+            self._surveyed_rows += stop - at
             yield None
         used = [sizes[base] for base in survey.bases[:-1]] + [max(0, log.appended_position - current)]
         survey.bytes_used = np.array(used, np.uint64)

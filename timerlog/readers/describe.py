@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from timerlog.commitlog.reader import BAD_CHECKSUM, BAD_LENGTH
-from timerlog.commitlog.records import GroupRecord, TopicRecord
+from timerlog.commitlog.records import GroupRecord, TimelineRecord, TopicRecord
 from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, SegmentHeader, segment_header_of
 from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
@@ -45,6 +45,7 @@ _TELLING: Final = frozenset(
         RecordType.GROUP,
         RecordType.GROUP_CHANGED,
         RecordType.TRANSACTION,
+        RecordType.TIMELINE,
         RecordType.MARK,
     }
 )
@@ -107,6 +108,7 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
             next_id=state.next_id_at(end),
             topics=list(state.topics.values()),
             groups=[group for group in state.groups.values() if group.topic_id in state.topics],
+            gaps=state.gaps,
         ),
         first_position=first.base + SEGMENT_HEADER_BYTES,
         end_position=end,
@@ -168,6 +170,7 @@ class _State:
     groups: dict[int, GroupRecord]
     next_id: int
     durable: int  #: the highest position that a MARK names
+    gaps: list[tuple[int, int]]  #: see ``Description``
     #: Positions and ids of messages that lie behind it, in parts.
     pending: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
 
@@ -178,6 +181,7 @@ class _State:
             groups={group.record.group_id: group.record for group in found.base.groups},
             next_id=found.base.next_id,
             durable=found.durable_position,
+            gaps=list(found.base.gaps),
         )
 
     def next_id_at(self, position: int) -> int:
@@ -187,6 +191,16 @@ class _State:
             if len(behind):
                 return int(ids[behind[0]])
         return self.next_id
+
+    def begin_timeline(self, record: TimelineRecord) -> None:
+        """Ids and epochs go on elsewhere."""
+        gap = (record.gap_start, record.next_id)
+        if gap not in self.gaps:
+            self.gaps.append(gap)
+        self.next_id = max(self.next_id, record.next_id)
+        for group_id, group in self.groups.items():
+            fence = max(group.fence or 0, record.epoch_floor)
+            self.groups[group_id] = msgspec.structs.replace(group, fence=fence)
 
     def forget_durable(self) -> None:
         """Keeps only messages behind the last mark: that is all that may be asked for."""
@@ -234,6 +248,10 @@ def _note(log: LogView, positions: Int64Array, state: _State) -> None:
                     state.groups.pop(group.group_id, None)
                 else:
                     state.groups[group.group_id] = group
+            case RecordType.TIMELINE:
+                state.begin_timeline(
+                    msgspec.msgpack.decode(log.read(start, end - start), type=TimelineRecord)
+                )
             case RecordType.TRANSACTION:
                 for part in log.scan(start + TRANSACTION_ID_BYTES, end, _TELLING):
                     _note(log, part.positions, state)

@@ -35,7 +35,7 @@ from timerlog.layout import (
     Int64Array,
     MessageState,
 )
-from timerlog.tables.tables import Tables, by_topic
+from timerlog.tables.tables import Tables, by_topic, spans
 
 CHUNK_ROWS: Final = 100_000
 
@@ -52,6 +52,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     next_id: int
     topics: list[TopicRecord]
     groups: list[GroupRecord]
+    gaps: list[tuple[int, int]] = []  #: ids from, to below which no message has
 
 
 def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
@@ -67,6 +68,7 @@ def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
         next_id=tables.next_id,
         topics=[topic.record for topic in tables.topics.values()],
         groups=[group.record for group in tables.groups.values()],
+        gaps=tables.gaps,
     )
 
 
@@ -115,8 +117,8 @@ class Snapshot:
         copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
         step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
         first_id, end_id = (1, len(self.rows)) if ids is None else (max(ids.start, 1), ids.stop)
-        for start in range(first_id, min(end_id, len(self.rows)), step):
-            rows = _copied(self.rows[start : min(start + step, end_id)])  # one moment for all columns
+        for start, stop in spans(self.description.gaps, first_id, min(end_id, len(self.rows)), step):
+            rows = _copied(self.rows[start:stop])  # one moment for all columns
             wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
             if topic_id is not None:
                 wanted &= rows["topic_id"] == topic_id

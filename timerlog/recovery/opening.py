@@ -50,6 +50,7 @@ from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables, refuse_newer_tables, remove_derived_files
 
 _FIRST_BYTES: Final = 64 * 1024
+_ROWS: Final = 1 << 20
 
 
 class RecoveryReport(msgspec.Struct, kw_only=True):
@@ -83,9 +84,12 @@ class Opened:
         return min(self.applier.tick_ms or self._earliest_ms(now_ms), now_ms)
 
     def _earliest_ms(self, now_ms: int) -> int:
-        rows = self.tables.rows[int(self.tables.native.first_id) : self.tables.next_id]
-        waiting = rows["state"] == MessageState.SCHEDULED
-        return max(1, int(rows["deliver_at_ms"].min(initial=now_ms, where=waiting)))
+        earliest_ms = now_ms
+        for start, stop in self.tables.spans(int(self.tables.native.first_id), self.tables.next_id, _ROWS):
+            rows = self.tables.rows[start:stop]
+            waiting = rows["state"] == MessageState.SCHEDULED
+            earliest_ms = int(rows["deliver_at_ms"].min(initial=earliest_ms, where=waiting))
+        return max(1, earliest_ms)
 
 
 def open_directory(

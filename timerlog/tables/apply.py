@@ -24,6 +24,7 @@ from timerlog.commitlog.records import (
     DocumentRecord,
     GroupRecord,
     Purged,
+    TimelineRecord,
     TopicRecord,
     reschedule_priority,
     unpack_lease,
@@ -114,6 +115,8 @@ class Applier:
                 self.adopted(msgspec.msgpack.decode(payload, type=AdoptedRecord))
             case RecordType.TRIM:
                 self.trim(int.from_bytes(payload, "little"))
+            case RecordType.TIMELINE:
+                self.timeline(msgspec.msgpack.decode(payload, type=TimelineRecord))
             case RecordType.MARK | RecordType.END | RecordType.FILL:
                 pass
             case _:
@@ -148,6 +151,11 @@ class Applier:
         """Messages of others may have numbers below ``next_id``."""
         self.tables.ensure_rows(next_id)
         self.tables.native.next_id = max(int(self.tables.native.next_id), next_id)
+
+    def timeline(self, record: TimelineRecord) -> None:
+        """What was given out before and is lost is not given out again."""
+        self.tables.leave_gap(record.gap_start, record.next_id)
+        self.tables.begin_timeline(record)
 
     def adopted(self, record: AdoptedRecord) -> None:
         """The messages themselves lie in the segments that follow."""
@@ -218,7 +226,8 @@ class Applier:
     def base(self, base: Base) -> None:
         """Everything small, as it is at this point. On tables that hold what came before, it changes nothing."""
         tables = self.tables
-        tables.start_rows(base.first_id, base.next_id)
+        tables.start_rows(base.first_id, base.next_id, base.gaps)
+        tables.timeline, tables.epoch_floor = base.timeline, base.epoch_floor
         for topic in base.topics:
             self.topic(topic.record, topic.first_seq)
             counts = tables.native.topics[topic.record.topic_id]

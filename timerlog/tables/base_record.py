@@ -48,6 +48,9 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
     free_groups: list[tuple[int, int]] | None = None
     name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
+    timeline: int = 0  #: another one after a part of the log was lost
+    epoch_floor: int = 0  #: up to this epoch receipts may have been given out in another timeline
+    gaps: list[tuple[int, int]] = []  #: message ids that may have been given out there: from, to below
     #: Of a replicated log: who reads it from here on, and nothing before, finds out what it is.
     genesis: bytes | msgspec.UnsetType = msgspec.UNSET
 
@@ -69,6 +72,9 @@ def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = m
         answers=tables.answers.dump(),
         free_groups=list(tables.free_groups.items()),
         name_fences=tables.name_fences.dump(),
+        timeline=tables.timeline,
+        epoch_floor=tables.epoch_floor,
+        gaps=[gap for gap in tables.gaps if gap[1] > int(native.first_id)],
         genesis=genesis,
     )
 

@@ -23,6 +23,11 @@ class NameFences:
         """Above which epoch a group of this name begins; 0 if there was none, or it gave nothing out."""
         return max(self._names.get((topic_id, name), 0), self._topics.get(topic_id, 0))
 
+    @property
+    def highest(self) -> int:
+        """The highest of all."""
+        return max([0, *self._names.values(), *self._topics.values()])
+
     def add(self, topic_id: int, name: str, epoch: int) -> None:
         """A group is gone that gave out epochs up to ``epoch``."""
         self._names.pop((topic_id, name), None)

@@ -75,6 +75,10 @@ class Table:
         if self.is_new:
             self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
 
+    def leave_to(self, item: int) -> None:
+        """Items behind those that there is room for, up to this one, take no disk space and are never written."""
+        self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
+
     def pages_of(self, items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """The numbers of the file's pages that hold these items."""
         size = np.uint64(self.dtype.itemsize)

@@ -6,7 +6,7 @@ CommitLog alone: delete them, and the next start makes the same ones again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tickwheel_native import apply, rebuild
 from tickwheel_native import store as native_store
-from timerlog.commitlog.records import GroupRecord, TopicRecord
+from timerlog.commitlog.records import GroupRecord, TimelineRecord, TopicRecord
 from timerlog.errors import UnsupportedFormat
 from timerlog.files.checksums import table_sum
 from timerlog.files.held_space import Lender
@@ -34,6 +34,7 @@ from timerlog.layout import (
     KEY_PARTITIONS,
     KEYS_MAGIC,
     MAX_BATCH,
+    MOST_GAPS,
     ROW,
     ROWS_MAGIC,
     Array,
@@ -95,6 +96,9 @@ class Tables:
         self._order_tables: dict[int, Any] = {}
         # Numbers start at 1, so that 0 can mean "none"; that of a deleted topic is not used again.
         self.last_topic_id = self.last_group_id = 0
+        #: Which past this log has: 0, or another one after a part of it was lost.
+        self.timeline = 0
+        self.epoch_floor = 0  #: epochs up to it may have been given out in other timelines
         #: Numbers of groups that are gone, in the order in which they went, and their fences.
         self.free_groups: dict[int, int] = {}
         self.name_fences = NameFences()
@@ -154,13 +158,54 @@ class Tables:
         """Makes sure that rows can be written, also where disk space was given back. Raises ``DiskFull``."""
         self.messages.region.refill(*self.messages.span(first_id, end_id))
 
-    def start_rows(self, first_id: int, next_id: int) -> None:
-        """The table reaches up to ``next_id``, and nothing is there below ``first_id``."""
+    def start_rows(self, first_id: int, next_id: int, gaps: Sequence[tuple[int, int]] = ()) -> None:
+        """The table reaches up to ``next_id``, and nothing is there below ``first_id`` and in ``gaps``."""
         native = self.native
         self.messages.start_at(first_id)
+        for start, end in gaps:
+            self.leave_gap(start, end)
         self.ensure_rows(next_id)
         native.first_id = max(int(native.first_id), first_id)
         native.next_id = max(int(native.next_id), next_id)
+
+    # -- timelines --
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Message ids that may have been given out in other timelines (from, to below), in order."""
+        native = self.native
+        return [(int(gap.start), int(gap.end)) for gap in native.gaps[0 : native.gaps_count]]
+
+    def leave_gap(self, start: int, end: int) -> None:
+        """No message has, or will have, an id from ``start`` to below ``end``; that takes no disk space. Leaving the
+        same gap again changes nothing. Raises ``DiskFull``."""
+        native = self.native
+        assert start <= end, "a gap ends where it begins, or later"
+        if start < end and native.gaps_count < MOST_GAPS and (start, end) not in self.gaps:
+            assert not native.gaps_count or self.gaps[-1][1] <= start, "gaps follow each other"
+            gap = native.gaps[native.gaps_count]
+            gap.start, gap.end = start, end
+            native.gaps_count += 1
+        self.ensure_rows(start)
+        if (start, end) in self.gaps:  # further ones have rows, and are as right
+            self.messages.leave_to(end)
+        self.ensure_rows(end)
+        native.next_id = max(int(native.next_id), end)
+
+    def spans(self, start: int, end: int, step: int) -> Iterator[tuple[int, int]]:
+        """The ids from ``start`` to below ``end`` without gaps, in pieces of at most ``step``."""
+        return spans(self.gaps, start, end, step)
+
+    def begin_timeline(self, record: TimelineRecord) -> None:
+        """Every receipt of before is stale from now on, also for groups that will be made."""
+        self.timeline = record.timeline
+        self.epoch_floor = max(self.epoch_floor, record.epoch_floor)
+        for group_id, deliveries in record.deliveries:
+            group, struct_ = self.groups[group_id], self.native.groups[group_id]
+            fence = max(group.record.fence or 0, record.epoch_floor)
+            group.record = msgspec.structs.replace(group.record, fence=fence)
+            struct_.fence, struct_.highest_epoch = fence, max(int(struct_.highest_epoch), fence)
+            struct_.purged_deliveries = deliveries
 
     # -- topics and groups --
 
@@ -408,6 +453,16 @@ class Tables:
     def close(self) -> None:
         for region in self._regions():
             region.close()
+
+
+def spans(gaps: Sequence[tuple[int, int]], start: int, end: int, step: int) -> Iterator[tuple[int, int]]:
+    """The ids from ``start`` to below ``end`` that do not lie in ``gaps``, in pieces of at most ``step``."""
+    for gap_start, gap_end in [*gaps, (end, end)]:
+        stop = min(gap_start, end)
+        while start < stop:
+            yield start, min(start + step, stop)
+            start = min(start + step, stop)
+        start = max(start, gap_end)
 
 
 def by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:

@@ -86,6 +86,7 @@ class Parts:
     produce: Produce
     deliver: Deliver
     log: CommitLog
+    timeline: str
     clock: Clock
     lifetime: Lifetime
     commit: GroupCommit
@@ -378,6 +379,7 @@ class Connection:
             log_position=parts.log.durable_position,
             holds=True,
             counts_attempts=True,
+            timeline=parts.timeline,
             grants=self._grants(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, delivered, send
 from timerlog.background import WaitDurable
 from timerlog.commitlog.records import MessageView
+from timerlog.layout import MAX_BATCH
 from timerlog.purge.drop import DropTicket, FreeTicket, Pause
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -73,7 +75,8 @@ def content(store: Store) -> dict[int, Any]:
     """Everything a user can see of the messages that are there."""
     found: dict[int, Any] = {}
     rows = store.tables.rows
-    for message_id in range(1, store.tables.next_id):
+    spans = store.tables.spans(1, store.tables.next_id, MAX_BATCH)
+    for message_id in chain.from_iterable(range(*span) for span in spans):
         if not rows["state"][message_id]:
             continue
         view = MessageView.read(store.tables.native, message_id)

@@ -8,6 +8,7 @@ hub polls next.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -35,12 +36,15 @@ from tickwheel.protocol.errors import ClientClosed, NotConnected, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES
 from tickwheel.protocol.messages import Delivery, FetchOk
 
+logger = logging.getLogger("tickwheel.celery")
+
 T = TypeVar("T")
 
 _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _ACKED_MAX: Final = 100_000
 _ERROR_CHARS: Final = 1_000
+
 _SLICE_S: Final = 1.0
 """So long at most something is waited for in one piece: then leases and the connection are looked at."""
 
@@ -101,6 +105,7 @@ class Connection:
         self._watch: Watch | None = None
         self._attendant: Attendant | None = None
         self._is_closed = False
+        self._session.receivers[self] = None
         EXIT.opened(self)
 
     # -- its state --
@@ -238,6 +243,19 @@ class Connection:
         """See ``Sink``."""
         for message_id in ids:
             self.leases.take(feed.acks, message_id)
+
+    def timeline_lost(self) -> None:
+        """The broker's log is another one: what waits here is dropped, and acks of what tasks work on say nothing."""
+        if self.leases.count:
+            logger.warning(
+                "%d messages are no longer this worker's: the broker's log is another one", self.leases.count
+            )
+        self.leases.forget_all()
+        self._acked_meanwhile.clear()
+        for messages in self._ready.values():
+            messages.clear()
+        for acks in self._acks.values():
+            acks.start_anew()
 
     def leased_for(self, lease_s: float) -> None:
         """See ``Sink``."""

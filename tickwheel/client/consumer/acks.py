@@ -27,7 +27,7 @@ from tickwheel.protocol.errors import (
 )
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.machine import AnswerBody
-from tickwheel.protocol.messages import AckCode, AckOk, encode_ack, pack_column
+from tickwheel.protocol.messages import AckCode, AckOk, encode_ack, pack_column, unpack_column
 
 FLIGHT_ACKS_MAX: Final = 512
 """As many single acks share one frame; then their sender lets the writer run."""
@@ -101,6 +101,11 @@ class AckFlight(Call):
                 error_class = _ERROR_OF_CODE.get(exception.code, AckRefused)
                 self.refused[exception.position] = exception.id, error_class
 
+    def refuse_receipts(self) -> bool:
+        ids = self.ids if self._packed is None or self.ids else unpack_column("Q", self._packed[0])
+        self.refused = {place: (message_id, StaleReceipt) for place, message_id in enumerate(ids)}
+        return True
+
     def ended(self) -> None:
         self.open = False
         self._queue.landed(self)
@@ -109,7 +114,10 @@ class AckFlight(Call):
 class AckQueue:
     """The acks of one subscription."""
 
-    def __init__(self, session: Conversation, group_name: str = "default", topic: str = "") -> None:
+    def __init__(
+        self, session: Conversation, group_name: str = "default", topic: str = "", timeline: str = ""
+    ) -> None:
+        """``timeline``: of the log that gave the messages, if it is not that of now."""
         self.group_name = group_name
         self._topic = topic
         self._untold = 0
@@ -130,6 +138,7 @@ class AckQueue:
         self._parked: list[AckFlight] = []
         self._landed = 0
         self._resumed = self._waits.event()
+        self._timeline = timeline or session.timeline
         self._over: TickwheelError | None = None
         self._lost: TickwheelError | None = None
         """Why acks were not made."""
@@ -138,6 +147,8 @@ class AckQueue:
         """Adds an ack to the flight of this loop turn."""
         flight = self._open
         if flight is None or not flight.open:
+            if self.is_stale:
+                return self._refuse(AckFlight(self), message_id, epoch)
             flight = self._open = self._launch(AckFlight(self))
         flight.ids.append(message_id)
         flight.epochs.append(epoch)
@@ -150,13 +161,43 @@ class AckQueue:
 
     def add_batch(self, columns: tuple[bytes, bytes]) -> AckFlight:
         """Adds the acks of a whole batch (packed ids and epochs), as a flight of its own."""
+        if self.is_stale:
+            return self._refuse(AckFlight(self, columns))
         return self._launch(AckFlight(self, columns))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the messages came in another timeline of the broker's log: nothing counts that becomes of them."""
+        return self._timeline != self._session.timeline and self._timeline != ""
+
+    def take_over(self, before: AckQueue) -> None:
+        """What comes from now on is acked here, and what was not told of the queue before is told here."""
+        self.refused, self.holding = before.refused, before.holding
+        self._untold, self._next_warning = before._untold, before._next_warning
+        if before.carrier is not None:
+            self.carrier = before.carrier.of(self)
+
+    def start_anew(self) -> None:
+        """Nothing is held of what came until now."""
+        self._timeline, self._open = self._session.timeline, None
+
+    def _refuse(self, flight: AckFlight, *receipt: int) -> AckFlight:
+        self.check_open()
+        flight.ids, flight.epochs, flight.open = list(receipt[:1]), list(receipt[1:]), False
+        flight.refuse_receipts()
+        flight.done = self._waits.event()
+        flight.ended()
+        flight.done.set()
+        return flight
 
     async def nack(self, ids: Sequence[int], epochs: Sequence[int], how: GiveBack) -> list[ReceiptResult]:
         """Gives messages back, and waits for the answer."""
         self.check_open()
         self.let_go(ids, epochs)
-        body = await self._session.request(how.request(await self.group(), ids, epochs))
+        group_id = await self.group()
+        if self.is_stale:
+            return _stale(ids)
+        body = await self._session.request(how.request(group_id, ids, epochs))
         assert isinstance(body, NackOk)
         return typed(ReceiptResult, body.results, len(ids))
 
@@ -170,6 +211,8 @@ class AckQueue:
         self.check_open()
         for_ms = duration_ms(duration, "duration")
         group_id = await self.group()
+        if self.is_stale:
+            return _stale(ids)
         request = Extend(group_id=group_id, ids=list(ids), epochs=list(epochs), for_ms=for_ms)
         body = await self._session.request(request)
         assert isinstance(body, ExtendOk)
@@ -179,7 +222,10 @@ class AckQueue:
         """Gives messages back as not looked at, by their receipts."""
         if not ids:
             return []
-        request = Return(group_id=await self.group(), ids=list(ids), epochs=list(epochs))
+        group_id = await self.group()
+        if self.is_stale:
+            return _stale(ids)
+        request = Return(group_id=group_id, ids=list(ids), epochs=list(epochs))
         body = await self._session.request(request)
         assert isinstance(body, ReturnOk)
         return typed(ReceiptResult, body.results, len(ids))
@@ -196,10 +242,10 @@ class AckQueue:
     async def group(self) -> int:
         """The group's number; waits for the next connection if there is none."""
         with self._waits.within(self._session.timeout_s):
-            while self.group_id is None:
+            while self.group_id is None and not self.is_stale:
                 await self._resumed.wait()
                 self.check_open()
-            return self.group_id
+            return self.group_id or 0
         raise NotConnected("There is no connection over which to give messages back.")
 
     def check_open(self) -> None:
@@ -272,7 +318,8 @@ class AckQueue:
                 raise flight.error.copy()
         if self._lost is not None:
             raise self._lost.copy()
-        refused, self.refused = self.refused, {}
+        refused = dict(self.refused)
+        self.refused.clear()
         _raise_refused(refused)
 
     def park(self, flight: AckFlight) -> None:
@@ -282,6 +329,7 @@ class AckQueue:
     def resume(self, group_id: int) -> None:
         """The subscription is back: what was parked goes."""
         self.group_id = self._last_group_id = group_id
+        self._timeline = self._timeline or self._session.timeline
         self._resumed.set()
         parked, self._parked = self._parked, []
         self._session.requeue(parked)
@@ -341,6 +389,10 @@ class AckQueue:
                 "%d more acks of %r in group %r were refused", self._untold, self._topic, self.group_name
             )
             self._untold = 0
+
+
+def _stale(ids: Sequence[int]) -> list[ReceiptResult]:
+    return [ReceiptResult.STALE_RECEIPT] * len(ids)
 
 
 def _raise_refused(refused: dict[int, type[AckRefused]]) -> None:

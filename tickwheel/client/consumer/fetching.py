@@ -70,11 +70,12 @@ class FetchOptions:
 class FetchCall(RequestCall):
     """A FETCH. What it is answered after its caller has gone goes back."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_session", "timeline")
 
     def __init__(self, session: Conversation, request: Fetch) -> None:
         super().__init__(request, session.deadline() + request.wait_ms / 1_000)
         self._session = session
+        self.timeline = ""
 
     @property
     def repeatable(self) -> bool:
@@ -88,6 +89,7 @@ class FetchCall(RequestCall):
 
     def answered(self, body: AnswerBody) -> None:
         super().answered(body)
+        self.timeline = self._session.timeline
         if self.abandoned:
             self._give_back()
 
@@ -136,6 +138,10 @@ class _AckCall(Call):
 
     def payload(self, link: Link) -> bytes | None:
         return self._payload
+
+    def refuse_receipts(self) -> bool:
+        self.results = [ReceiptResult.STALE_RECEIPT] * len(self.results)
+        return True
 
     def answered(self, body: AnswerBody) -> None:
         assert isinstance(body, AckOk)
@@ -188,7 +194,7 @@ class FetchRequests(Requests):
             call.give_up()
             raise
         assert isinstance(call.body, FetchOk)
-        acks = AckQueue(session, group, topic)
+        acks = AckQueue(session, group, topic, call.timeline)
         acks.resume(call.body.group_id)
         return batch_class(call.body.delivery, topic, acks), call.body.attempts
 

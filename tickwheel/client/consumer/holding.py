@@ -264,6 +264,21 @@ class Holding:
         """A parcel was dropped."""
         self._parcels.pop(parcel, None)
 
+    def start_anew(self, acks: AckQueue) -> int:
+        """Nothing is held any more; how much was in the hands of handlers. What comes is acked elsewhere."""
+        now = self._waits.now()
+        in_hand = sum(
+            is_handed and receipt not in self._settled
+            for parcel in self._parcels
+            for receipt, _, is_handed in parcel.held(now)
+        )
+        self._acks, self.given_back = acks, 0
+        self._parcels.clear()
+        self._settled.clear()
+        self.revoked.clear()
+        self.current = self._last = None
+        return in_hand
+
     def clear(self) -> None:
         """The subscription has ended."""
         self._session.holdings.pop(self, None)

@@ -139,6 +139,7 @@ class Subscription(Generic[M, B]):
         self.acks = AckQueue(session, group, topic)
         self.holding = Holding(session, topic, self.acks, max_hold_s(options.max_hold), self._holding_changed)
         self.acks.holding = self.holding
+        session.receivers[self] = None
         self._revoked = self.holding.revoked
         self.is_fast = False
         """Whether messages are handled so quickly that the loop need not turn between them."""
@@ -540,6 +541,22 @@ class Subscription(Generic[M, B]):
         self._number = None
         if self in self._session.subscriptions:
             self.acks.suspend()  # else it is ending, and what was acked goes over the next connection
+
+    def timeline_lost(self) -> None:
+        """The broker's log is another one: what waits here is dropped, and what is in the user's hands is not ours."""
+        acks = AckQueue(self._session, self.group, self.topic)
+        acks.take_over(self.acks)
+        in_hand, waited = self.holding.start_anew(acks), self._buffered + len(list(self._current))
+        self.acks, self._buffer, self._buffered = acks, deque(), 0
+        self._current, self._in_turn, self._handed_out = iter(()), 0, 0
+        if waited or in_hand:
+            logger.warning(
+                "%d messages of %r that waited here are dropped, and %d that are being handled are no longer ours: the "
+                "broker's log is another one. They may be handled again, and their acks are refused.",
+                waited,
+                self.topic,
+                in_hand,
+            )
 
     def forked(self, error: TickwheelError) -> None:
         """See ``_forks``: what came is the parent's."""

@@ -177,6 +177,9 @@ class HelloOk(Answer, frozen=True):
     log_position: int = 0  #: up to which the log is durable
     holds: bool = False  #: it knows `only_longer` of EXTEND, and CREDIT
     counts_attempts: bool = False  #: it knows `attempts` of SUBSCRIBE
+    timeline: str = (
+        ""  #: of the log; another one: what was given out before may be lost. Empty: the broker is older
+    )
     grants: list[str] | UnsetType = (
         UNSET  #: what the client may do; unset: everything, or the broker is older
     )

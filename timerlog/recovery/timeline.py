@@ -1,0 +1,79 @@
+"""Timelines: what was given out by a log is not given out again after a part of that log was lost.
+
+A restored backup, and a log of which a repair could not save everything, have forgotten what they told clients last:
+ids of messages, receipts, numbers of groups. So whoever makes such a log marks its directory. The next start begins
+another timeline before anything is given out: the log says so in a record of its own, and goes on behind all that the
+lost part can have given out. How many ids that is follows from how long it may have gone on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from timerlog.commitlog.records import TimelineRecord
+from timerlog.errors import DamagedLog
+from timerlog.files.disk import Disk
+from timerlog.files.small_files import seal, unseal
+from timerlog.layout import RecordType
+from timerlog.tables.apply import Applier
+from timerlog.tables.tables import Tables
+
+NAME: Final = "timeline"
+_FORMAT: Final = 1
+#: So many message ids are left out at least, and so many more for each millisecond that the lost part may have gone on:
+#: more than a broker takes in the long run.
+LEAST_IDS: Final = 1 << 24
+IDS_A_MS: Final = 10
+#: At most this part of the ids that there are: a log may be restored again and again.
+_SHARE: Final = 4
+#: No message is delivered so often to a group in the lost part.
+EPOCHS: Final = 1 << 20
+_LAST_EPOCH: Final = (1 << 32) - 2
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    timeline: int
+    since_ms: int
+
+
+def pack_mark(since_ms: int) -> bytes:
+    """For a directory whose log is another one after ``since_ms`` than clients may know."""
+    return seal(_FORMAT, _Mark(int.from_bytes(os.urandom(8)), since_ms))
+
+
+def begin(
+    disk: Disk, tables: Tables, applier: Applier, append: Callable[[RecordType, int, bytes], Any], now_ms: int
+) -> bool:
+    """Begins the timeline for which the directory is marked; whether there is a mark, which is to be removed once the
+    log is on the disk. Raises ``DiskFull``, ``DamagedLog``, ``UnsupportedFormat``."""
+    content = disk.read(NAME)
+    if content is None:
+        return False
+    body = unseal(content, _FORMAT, "the mark of another timeline")
+    if body is None:
+        raise DamagedLog(f"the file {NAME} is damaged: restore the backup, or repair the log, once more")
+    mark = msgspec.json.decode(body, type=_Mark)
+    if mark.timeline != tables.timeline:
+        record = _record(tables, mark, now_ms)
+        append(RecordType.TIMELINE, 0, msgspec.msgpack.encode(record))
+        applier.timeline(record)
+    return True
+
+
+def _record(tables: Tables, mark: _Mark, now_ms: int) -> TimelineRecord:
+    native, next_id = tables.native, tables.next_id
+    wanted = LEAST_IDS + IDS_A_MS * max(0, now_ms - mark.since_ms)
+    gap = min(wanted, (len(tables.messages.items) - next_id) // _SHARE)
+    known = [int(native.groups[group_id].highest_epoch) for group_id in tables.groups]
+    highest = max([tables.epoch_floor, *known, *tables.free_groups.values(), tables.name_fences.highest])
+    return TimelineRecord(
+        timeline=mark.timeline,
+        gap_start=next_id,
+        next_id=next_id + gap,
+        epoch_floor=min(highest + EPOCHS, _LAST_EPOCH),
+        deliveries=[(group_id, int(native.groups[group_id].deliveries)) for group_id in tables.groups],
+    )

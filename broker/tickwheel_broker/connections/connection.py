@@ -51,6 +51,7 @@ from tickwheel_broker.net.inbox import Inbox
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.transport import Transport
+from tickwheel_broker.net.turns import Turn, Turns
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.operations import Clients
 from tickwheel_broker.requests.table import Requests
@@ -97,6 +98,7 @@ class Parts:
     access: Access
     rights_of: Callable[[Identity], Rights]
     receive_room: ReceiveRoom
+    turns: Turns
     requests: Requests
     clients: Clients
 
@@ -389,7 +391,7 @@ class Connection:
     async def _listen(self) -> None:
         """Take frames until the client ends. Raises RemoteProtocolError when the stream cannot be trusted."""
         inbox, outgoing, parts = self._inbox, self.outgoing, self._parts
-        lifetime, services = parts.lifetime, parts.services
+        lifetime, services, turn = parts.lifetime, parts.services, Turn(parts.turns)
         if not self.is_greeted:
             return
         while True:
@@ -408,9 +410,12 @@ class Connection:
                     await self._slow_ended.wait()
                 if outgoing.has_promised_much:
                     await parts.commit.wait_durable(parts.log.appended_position)
+                if turn.is_over:
+                    await turn.yield_()
             outgoing.gathers = False
             if not await self._receive():
                 return
+            turn.begin()
 
     def _take(self, data: memoryview) -> None:
         """One call of the engine: all SEND frames at the head of `data`, and perhaps one frame of another

@@ -401,7 +401,7 @@ class Connection:
                 if lifetime.is_draining:
                     self._take_one_while_draining()
                 else:
-                    self._take(inbox.pending())
+                    self._take(inbox.next_piece())
                 if outgoing.is_full:
                     await outgoing.wait_not_full()
                 if services.is_behind:
@@ -428,7 +428,7 @@ class Connection:
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
         if taken.replies:
-            is_last = taken.stop is Stop.NEED_MORE
+            is_last = taken.stop is Stop.NEED_MORE and not self._inbox.has_frame()
             parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies, is_last=is_last)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)

@@ -128,9 +128,10 @@ def _where(task: trio.lowlevel.Task) -> str:
                 frames.append(frame)
             awaited = awaited.cr_await
     ours = [frame for frame in frames if "site-packages" not in frame.f_code.co_filename]
-    return " > ".join(
-        f"{os.path.relpath(frame.f_code.co_filename, _ROOT)}:{frame.f_lineno}" for frame in ours
-    ) or "its end"
+    return (
+        " > ".join(f"{os.path.relpath(frame.f_code.co_filename, _ROOT)}:{frame.f_lineno}" for frame in ours)
+        or "its end"
+    )
 
 
 def _thread_id() -> int:

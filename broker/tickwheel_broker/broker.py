@@ -21,9 +21,10 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Delivery, Taker
 from tickwheel_broker.documents.endpoints import Endpoints
-from tickwheel_broker.group_commit import Committer, DiskCommitter, GroupCommit, SyncRunner
+from tickwheel_broker.group_commit import Committer, DiskCommitter, GroupCommit, InPlace, SyncRunner
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.receive_room import ReceiveRoom
+from tickwheel_broker.net.turns import Turns, counted_ns
 from tickwheel_broker.security.access import Access
 from tickwheel_broker.services import Services
 from tickwheel_broker.subscriptions import Fetches, Subscriptions
@@ -61,6 +62,7 @@ class Broker:
             is_about_to_deliver=lambda: self.services.is_about_to_move,
         )
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
+        self.turns = Turns(counted_ns()) if isinstance(runner, InPlace) else Turns()
         self.queries = Queries(
             store.log, store.tables, clock, settings.max_frame_bytes, self.commit.tell, store.select.heal,
             self.counters.refusal,

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy.ma  # noqa: F401 - np.unique loads it where it is called first, and that holds the event loop for 30 ms
 import trio
 
 from tickwheel.protocol.errors import ConfigError, TickwheelError

@@ -2,6 +2,9 @@
 
 Inside a user's process (`tickwheel.embedded`) nothing is configured here: the events go to the logger
 `tickwheel.broker` and the user decides. The daemon calls `configure`.
+
+Whatever a client can cause again and again is told so often only, so that no client fills the disk of the data: each
+kind of line has a limit of its own, and a line that comes later says how many were left out.
 """
 
 from __future__ import annotations
@@ -9,20 +12,120 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any, TextIO, cast
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
 from tickwheel_broker.config.settings import Settings
 
 _ROOT = "tickwheel.broker"
+_AUDIT = f"{_ROOT}.audit"
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+
+LINES_PER_S: Final = 20.0
+LINES_AT_ONCE: Final = 200
+LEFT_OUT: Final = "lines were left out"
+_MOST_KINDS: Final = 1_000
+"""Those of others may have texts that are put together; beyond so many all of a logger count together."""
+
+
+class Bucket:
+    """So many lines at once, then so many a second."""
+
+    def __init__(self, rate: float, depth: int, clock: Callable[[], float]) -> None:
+        self._rate, self._depth, self._clock = rate, depth, clock
+        self._room = float(depth)
+        self._at_s = clock()
+
+    def take(self) -> bool:
+        """Whether there is room for one more."""
+        now_s = self._clock()
+        self._room = min(float(self._depth), self._room + (now_s - self._at_s) * self._rate)
+        self._at_s = now_s
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+
+@dataclass(slots=True)
+class _Kind:
+    logger: str
+    level: int
+    text: str
+    bucket: Bucket
+    left_out: int = 0
+
+
+class LineLimit:
+    """Limits lines of each kind: of one logger, with one text before its values are put in. What is of level `debug`
+    was asked for; the audit log has its own limits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self._is_telling = False
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        """Whether a line is written: a filter of loggers and handlers."""
+        if record.levelno <= logging.DEBUG or record.name == _AUDIT or self._is_telling:
+            return True
+        kind = self._kind_of(record)
+        if not kind.bucket.take():
+            kind.left_out += 1
+            return False
+        if kind.left_out:
+            record.__dict__["left_out"], kind.left_out = kind.left_out, 0
+        return True
+
+    def of_others(self, record: logging.LogRecord) -> bool:
+        """The same for a handler: the loggers of the broker have looked at theirs. What is left out is in the text: how
+        these lines are written is decided elsewhere."""
+        if record.name.startswith(f"{_ROOT}."):
+            return True
+        is_written = self(record)
+        if "left_out" in record.__dict__ and not self._is_telling:
+            record.msg = f"{record.msg} ({record.__dict__.pop('left_out')} of these {LEFT_OUT})"
+        return is_written
+
+    def tell(self, *, is_end: bool = False) -> None:
+        """Say how many lines were left out for which no other says it: those of kinds that have room again, or, at the
+        end, of all."""
+        self._is_telling = True
+        try:
+            for kind in list(self._kinds.values()):
+                if kind.left_out and (is_end or kind.bucket.take()):
+                    count, kind.left_out = kind.left_out, 0
+                    logger, extra = logging.getLogger(kind.logger), {"left_out": count}
+                    logger.log(kind.level, "%d %s: %s", count, LEFT_OUT, kind.text, extra=extra)
+        finally:
+            self._is_telling = False
+
+    def _kind_of(self, record: logging.LogRecord) -> _Kind:
+        text = str(record.msg)
+        kind = self._kinds.get((record.name, text))
+        if kind is None and len(self._kinds) >= _MOST_KINDS:
+            text = ""
+            kind = self._kinds.get((record.name, text))
+        if kind is None:
+            bucket = Bucket(LINES_PER_S, LINES_AT_ONCE, self._clock)
+            kind = self._kinds[record.name, text] = _Kind(record.name, record.levelno, text, bucket)
+        return kind
+
+
+LINES: Final = LineLimit()
+"""Of this process."""
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger called `tickwheel.broker.<name>`."""
+    limited = logging.getLogger(f"{_ROOT}.{name}")
+    limited.addFilter(LINES)
     logger = structlog.wrap_logger(
-        logging.getLogger(f"{_ROOT}.{name}"),
+        limited,
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.render_to_log_kwargs,
@@ -50,7 +153,7 @@ def configure(settings: Settings, stream: TextIO | None = sys.stderr, name: str 
     JSON otherwise, or as the settings say.
     """
     # Without standard error, nothing is told.
-    handler = logging.StreamHandler(stream) if stream is not None else logging.NullHandler()
+    handler = Lines(stream) if stream is not None else logging.NullHandler()
     as_console = _is_for_people(settings, stream)
     colour = stream is not None and stream.isatty()
     renderer = _Logfmt(colour) if as_console else structlog.processors.JSONRenderer()
@@ -70,6 +173,18 @@ def configure(settings: Settings, stream: TextIO | None = sys.stderr, name: str 
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
     root.propagate = False
+
+
+class Lines(logging.StreamHandler[TextIO]):
+    """What is written, limited; says at the end of the process what was left out before."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.addFilter(LINES.of_others)
+
+    def close(self) -> None:
+        LINES.tell(is_end=True)
+        super().close()
 
 
 class _Logfmt:

@@ -61,6 +61,7 @@ def connection_parts(broker: Broker) -> Parts:
         access=broker.access,
         rights_of=partial(Rights, broker.store.tables, broker.schedules.topic_of, broker.endpoints.find),
         receive_room=broker.receive_room,
+        turns=broker.turns,
         requests=requests_of(broker, clients),
         clients=clients,
     )

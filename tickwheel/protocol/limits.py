@@ -29,6 +29,7 @@ MAX_ID: Final = 0x7FFF_FFFF_FFFF_FFFF
 """The largest id that a request can name."""
 
 MAX_IDS_A_REQUEST: Final = 100_000
+MAX_PARTS_A_TRANSACTION: Final = 10_000
 """The most ids or keys in one CANCEL or RESCHEDULE."""
 
 MAX_HORIZONS: Final = 64

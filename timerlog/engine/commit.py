@@ -80,8 +80,9 @@ class Commit:
         self, sends: Sequence[JudgedSend], controls: Sequence[Control], last: Sequence[Control], now_ms: int
     ) -> list[tuple[int, int]]:
         stored: list[tuple[int, int]] = []
+        first_id = self._tables.next_id
         for send in sends:
-            before = sum(count for _, count in stored)
+            before = self._tables.next_id - first_id
             try:
                 stored.append(self._produce.stage(send, now_ms))
             except TransactionRefused as error:

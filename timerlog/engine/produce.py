@@ -104,6 +104,7 @@ class Produce:
         self._reserve, self._space = engine.reserve, space
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
         self._ingested = ingest.new_result()
+        self._codes, self._earlier = np.empty(MAX_BATCH, np.uint32), np.empty(MAX_BATCH, np.uint64)
 
     def ingest(self, data: Buffer, now_ms: int, rights: SendRights | None = None) -> Ingested:
         """Stores every whole SEND frame at the head of ``data``, in one pass of C, up to the first other frame. With
@@ -142,7 +143,7 @@ class Produce:
                 break
             try:
                 with self._reserve.closed():
-                    self._provide(stop, int(result.need))
+                    self._provide(stop, int(result.need), data, payload_offset)
             except DiskFull:
                 if not self._native.is_full:  # the answer of a repeated send must be that of the first time
                     self._native.is_full = 1
@@ -162,7 +163,7 @@ class Produce:
         position = self._log.appended_position
         return Ingested(consumed, messages, answer, position, Stop(stop), frame, exceptions, flags)
 
-    def _provide(self, need: int, amount: int) -> None:
+    def _provide(self, need: int, amount: int, data: Buffer, payload_offset: int) -> None:
         """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""
         match need:
             case Need.FLUSH:
@@ -173,7 +174,7 @@ class Produce:
             case Need.ROWS:
                 self._space.promise_rows(amount)
             case Need.KEYS:
-                self._tables.keys.grow(amount)
+                self._tables.make_room_for_keys(_count_of(data, payload_offset))
             case Need.REPLIES:
                 pass  # the replies so far were taken out of the buffer
             case _:
@@ -194,7 +195,7 @@ class Produce:
     def judge(self, payload: Buffer, now_ms: int) -> JudgedSend:
         """Whether a SEND payload can be stored as it is, all of it. Raises ``ValueError`` for one that does not add up,
         ``UnknownTopic``, ``TransactionRefused``."""
-        codes, earlier = np.empty(MAX_BATCH, np.uint32), np.empty(MAX_BATCH, np.uint64)
+        codes, earlier = self._codes, self._earlier
         count, log_bytes = ingest.send_check(self._native, payload, now_ms, codes, earlier)
         if count == -2:
             raise UnknownTopic("a transaction sends to a topic that does not exist")
@@ -237,4 +238,9 @@ class Produce:
             if result.stop != Need.KEYS:  # only the key index grows on demand: everything else is there
                 raise StoreError(f"a judged send stopped with {result.stop}")
             with self._reserve.closed():
-                self._tables.keys.grow(int(result.need))
+                self._tables.make_room_for_keys(_count_of(frame, FRAME_HEAD_BYTES))
+
+
+def _count_of(data: Buffer, payload_offset: int) -> int:
+    """How many messages a SEND payload says that it has."""
+    return int.from_bytes(memoryview(data)[payload_offset + 4 : payload_offset + 8], "little")

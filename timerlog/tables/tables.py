@@ -53,6 +53,8 @@ from timerlog.tables.table import Table
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
 _SCAN: Final = 1 << 20
+_PARTITION_SHIFT: Final = 33 - KEY_PARTITIONS.bit_length()
+"""The first bits of a key's hash name its partition."""
 #: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
 #: a thousand million times.
 OLD_FENCE: Final = 1 << 30
@@ -133,6 +135,15 @@ class Tables:
     def rows(self) -> npt.NDArray[Any]:
         """The MessageTable; index = message id."""
         return self.messages.items
+
+    def make_room_for_keys(self, count: int) -> None:
+        """Makes room in the key index for all keys of a SEND of so many messages, whose hashes C has left here: one
+        partition after the other would have C begin a large frame anew a thousand times. Raises ``DiskFull``."""
+        hashes = self._key_hashes[:count]
+        more = np.bincount(hashes[hashes != 0] >> _PARTITION_SHIFT)
+        self.keys.free(
+            [self.keys.expect(partition, int(more[partition])) for partition in np.flatnonzero(more).tolist()]
+        )
 
     @property
     def next_id(self) -> int:
@@ -423,10 +434,14 @@ class Tables:
         directory = self.directory
         if directory is None:
             return {}
-        named = [
-            (region.path, region.allocated_bytes) for region in self._regions() if region.path is not None
-        ]
-        return {str(path.relative_to(directory)): count for path, count in named}
+        skip = (
+            len(str(directory)) + 1
+        )  # `relative_to` takes ten times as long, and there may be 60,000 of them
+        return {
+            str(region.path)[skip:]: region.allocated_bytes
+            for region in self._regions()
+            if region.path is not None
+        }
 
     def sums(self) -> dict[str, int]:
         """File name in the directory → checksum, of every table; empty in memory."""

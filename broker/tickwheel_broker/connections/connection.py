@@ -51,6 +51,7 @@ from tickwheel_broker.net.inbox import Inbox
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.transport import Transport
+from tickwheel_broker.net.turns import Turn, Turns
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.operations import Clients
 from tickwheel_broker.requests.table import Requests
@@ -98,6 +99,7 @@ class Parts:
     access: Access
     rights_of: Callable[[Identity], Rights]
     receive_room: ReceiveRoom
+    turns: Turns
     requests: Requests
     clients: Clients
 
@@ -391,7 +393,7 @@ class Connection:
     async def _listen(self) -> None:
         """Take frames until the client ends. Raises RemoteProtocolError when the stream cannot be trusted."""
         inbox, outgoing, parts = self._inbox, self.outgoing, self._parts
-        lifetime, services = parts.lifetime, parts.services
+        lifetime, services, turn = parts.lifetime, parts.services, Turn(parts.turns)
         if not self.is_greeted:
             return
         while True:
@@ -401,7 +403,7 @@ class Connection:
                 if lifetime.is_draining:
                     self._take_one_while_draining()
                 else:
-                    self._take(inbox.pending())
+                    self._take(inbox.next_piece())
                 if outgoing.is_full:
                     await outgoing.wait_not_full()
                 if services.is_behind:
@@ -410,9 +412,12 @@ class Connection:
                     await self._slow_ended.wait()
                 if outgoing.has_promised_much:
                     await parts.commit.wait_durable(parts.log.appended_position)
+                if turn.is_over:
+                    await turn.yield_()
             outgoing.gathers = False
             if not await self._receive():
                 return
+            turn.begin()
 
     def _take(self, data: memoryview) -> None:
         """One call of the engine: all SEND frames at the head of `data`, and perhaps one frame of another
@@ -425,7 +430,7 @@ class Connection:
         if taken.exceptions:
             parts.counters.refused_messages(taken.replies)
         if taken.replies:
-            is_last = taken.stop is Stop.NEED_MORE
+            is_last = taken.stop is Stop.NEED_MORE and not self._inbox.has_frame()
             parts.commit.when_durable(taken.position, self.outgoing.promise(), taken.replies, is_last=is_last)
         if taken.stop is not Stop.NEED_MORE:
             self._after_stop(taken)

@@ -15,6 +15,8 @@ from tickwheel.protocol.frames import HEADER_BYTES
 _FIRST_BYTES = 16 << 10
 STEADY_BYTES = 512 << 10
 """What a connection's traffic alone makes its buffer grow to; only a larger frame needs more."""
+PIECE_BYTES = 64 << 10
+"""So much is handled before somebody else may have a turn."""
 _GROWTH = 4
 _QUIET_RECEIVES = 8
 """After so many small receives one after the other the buffer shrinks again."""
@@ -75,6 +77,12 @@ class Inbox:
     def pending(self) -> memoryview:
         """All bytes not yet consumed. Valid until the next `free()`."""
         return self._view[self._start : self._end]
+
+    def next_piece(self) -> memoryview:
+        """The next bytes to handle, a bounded number of them, or one large frame; only after `has_frame()`. The frame
+        at the end may be cut."""
+        end = self._start + max(PIECE_BYTES, self._frame_bytes())
+        return self._view[self._start : min(end, self._end)]
 
     def consume(self, count_bytes: int) -> None:
         """The first `count_bytes` of `pending()` were handled."""

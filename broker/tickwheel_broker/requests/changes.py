@@ -48,7 +48,7 @@ from timerlog.tables.tables import Tables
 
 _STEP = 4_096
 """As many messages are changed at once: a millisecond or two, then others get their turn."""
-_STEP_OF_RECEIPTS = 1_024
+_STEP_OF_RECEIPTS = 512
 """The same for messages that are given back, whose failures are remembered one by one."""
 _RUNS = 65_536
 """So many messages times their groups are delivered again at once, because they are one record."""

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from tickwheel.protocol.bodies.operations import GetEvents, GetFigures
-from tickwheel.protocol.bodies.requests import GetStats, GetTopics, GetWheel, Query, encode_map
+from tickwheel.protocol.bodies.requests import GetStats, GetTopics, GetWheel, Query, encode_entry, encode_map
 from tickwheel.protocol.errors import BadRequest
 from tickwheel_broker.background.forecasts import Forecasts
 from tickwheel_broker.background.queries import Queries
@@ -82,8 +82,8 @@ class FigureRequests:
                 answer |= self._of_the_broker(await self._disk.look())
             if request.totals_only:
                 return encode_map(answer | {"topics": [], "groups": [], "more": False})
-            topics: list[dict[str, Any]] = []
-            groups: list[dict[str, Any]] = []
+            topics: list[msgspec.Raw] = []
+            groups: list[msgspec.Raw] = []
             answer |= {"topics": topics, "groups": groups, "more": True}
             room_bytes = self._settings.max_frame_bytes - _FIGURES_BYTES
             for number, topic_id in enumerate(_after(tables.topics, request.after_topic)):
@@ -92,7 +92,7 @@ class FigureRequests:
                     room_bytes -= _ENTRY_BYTES + len(entry["name"]) + len(entry["shard_of"])
                     if room_bytes < 0:
                         return encode_map(answer)
-                    topics.append(entry)
+                    topics.append(encode_entry(entry))
                 if number % _TOPICS_STEP == 0:
                     await trio.lowlevel.checkpoint()
             for number, group_id in enumerate(_after(tables.groups, request.after_group)):
@@ -105,7 +105,7 @@ class FigureRequests:
                     room_bytes -= _ENTRY_BYTES + len(entry["name"])
                     if room_bytes < 0:
                         return encode_map(answer)
-                    groups.append(entry)
+                    groups.append(encode_entry(entry))
                 if number % _TOPICS_STEP == 0:
                     await trio.lowlevel.checkpoint()
             return encode_map(answer | {"more": False})
@@ -136,11 +136,11 @@ class FigureRequests:
         identity, tables = asked.caller.identity, self._tables
 
         async def work() -> bytes:
-            topics: list[dict[str, Any]] = []
+            topics: list[msgspec.Raw] = []
             for topic_id in list(tables.topics):
                 topic = tables.topics.get(topic_id)
                 if topic is not None and identity.sees(topic.record.name):
-                    topics.append(self._topic(topic_id))
+                    topics.append(encode_entry(self._topic(topic_id)))
                 if topic_id % _TOPICS_STEP == 0:
                     await trio.lowlevel.checkpoint()
             return encode_map({"topics": topics})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from tickwheel.protocol.bodies.groups import (
@@ -19,7 +20,7 @@ from tickwheel.protocol.bodies.groups import (
     SetGroup,
     SetGroupOk,
 )
-from tickwheel.protocol.bodies.requests import encode_map
+from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.errors import GroupInUse
 from tickwheel_broker.background.readers import Readers
 from tickwheel_broker.clock import Clock
@@ -100,7 +101,7 @@ class GroupRequests:
             wanted = {self._groups.find(request.topic, name) for name in names}
 
         async def work() -> bytes:
-            found: list[dict[str, Any]] = []
+            found: list[msgspec.Raw] = []
             room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
             for group_id in sorted(tables.groups if wanted is None else wanted):
                 if group_id <= request.after_id or group_id not in tables.groups:
@@ -111,7 +112,7 @@ class GroupRequests:
                 room_bytes -= 512 + len(entry["topic"]) + len(entry["name"])
                 if room_bytes < 0:
                     return encode_map({"groups": found, "more": True})
-                found.append(entry)
+                found.append(encode_entry(entry))
                 if len(found) % _LIST_STEP == 0:
                     await trio.lowlevel.checkpoint()
             return encode_map({"groups": found, "more": False})

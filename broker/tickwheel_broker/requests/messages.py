@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import trio
 
 from tickwheel.protocol.bodies.admin import Browse
 from tickwheel.protocol.bodies.groups import GetHistory, GetMessages
-from tickwheel.protocol.bodies.requests import encode_map
+from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.bodies.settling import MessageFilter
 from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.net.turns import Turn, Turns
 from tickwheel_broker.requests.answers import Asked
 from tickwheel_broker.requests.caller import Work
 from timerlog.engine.select import Filter, Select
 from timerlog.engine.topics import Topics
 
-_STEP: Final = 128
-"""As many messages are looked at at once."""
+_STEP: Final = 64
+_STEP_BYTES: Final = 256 << 10
+"""As many messages are looked at at once, or fewer if their bodies may be large."""
 
 _ROOM_LEFT_BYTES: Final = 4_096
 
@@ -38,6 +39,7 @@ class MessageRequests:
     _clock: Clock
     _settings: Settings
     _queries: Queries
+    _turns: Turns
 
     def browse(self, request: Browse, asked: Asked) -> Work:
         """BROWSE."""
@@ -48,20 +50,22 @@ class MessageRequests:
 
         return asked.looking(work)
 
-    async def _browse(self, topic_id: int, request: Browse) -> list[dict[str, Any]]:
+    async def _browse(self, topic_id: int, request: Browse) -> list[msgspec.Raw]:
         wanted = filter_of(request)
         now_ms = self._clock.now_ms()
         room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
-        found: list[dict[str, Any]] = []
+        found: list[msgspec.Raw] = []
+        step, turn = max(1, min(_STEP, _STEP_BYTES // max(1, request.max_body_bytes))), Turn(self._turns)
         for ids in self._select.matching(topic_id, wanted, now_ms, request.after_id):
-            for start in range(0, len(ids), _STEP):
-                for entry in self._select.browse(ids[start : start + _STEP], now_ms, request.max_body_bytes):
+            for start in range(0, len(ids), step):
+                for entry in self._select.browse(ids[start : start + step], now_ms, request.max_body_bytes):
                     room_bytes -= 512 + _size(entry, 128)
                     if room_bytes < 0 or len(found) == request.limit:
                         return found
-                    found.append(entry)
-                await trio.lowlevel.checkpoint()
-            await trio.lowlevel.checkpoint()
+                    found.append(encode_entry(entry))
+                if turn.is_over:
+                    await turn.yield_()
+            await turn.yield_()
         return found
 
     def get(self, request: GetMessages, asked: Asked) -> Work:
@@ -73,18 +77,19 @@ class MessageRequests:
             ids = request.ids or []
 
         async def work() -> bytes:
-            found: list[dict[str, Any] | None] = []
+            found: list[msgspec.Raw | None] = []
+            turn = Turn(self._turns)
             room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
-            for place, message_id in enumerate(ids[request.skip :]):
+            for message_id in ids[request.skip :]:
                 entry = self._select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
                 if entry is not None:
                     size_bytes = 1024 + _size(entry, 256)
                     if found and size_bytes > room_bytes:
                         break
                     room_bytes -= size_bytes
-                found.append(entry)
-                if place % _STEP == 0:
-                    await trio.lowlevel.checkpoint()
+                found.append(None if entry is None else encode_entry(entry))
+                if turn.is_over:
+                    await turn.yield_()
             return encode_map({"messages": found})
 
         return asked.looking(work)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
+import msgspec
 import trio
 
 from tickwheel.protocol.bodies.operations import Disconnect, DisconnectOk, GetAudit, GetAuditOk, GetClients
-from tickwheel.protocol.bodies.requests import encode_map
+from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.errors import Disconnected, TickwheelError
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Fetching, Subscription
@@ -90,7 +91,7 @@ class OperationRequests:
         """CLIENTS: one after the other, as many as fit into one frame."""
 
         async def work() -> bytes:
-            found: list[dict[str, Any]] = []
+            found: list[msgspec.Raw] = []
             room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
             for client in self._clients.after(request.after_id):
                 if self._clients.get(client.number) is None:  # it left meanwhile
@@ -99,7 +100,7 @@ class OperationRequests:
                 room_bytes -= _size(entry)
                 if room_bytes < 0:
                     return encode_map({"clients": found, "more": True})
-                found.append(entry)
+                found.append(encode_entry(entry))
                 await trio.lowlevel.checkpoint()
             return encode_map({"clients": found, "more": False})
 

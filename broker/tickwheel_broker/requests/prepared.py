@@ -30,7 +30,7 @@ from timerlog.engine.topics import Topics
 from timerlog.errors import TransactionRefused as PartRefused
 from timerlog.names import PREPARED_HEADER
 
-_STEP: Final = 128
+_STEP: Final = 64
 _KEYS_AT_ONCE: Final = 4_096
 """As many prepared messages are decided at once: each is a record of its own."""
 

@@ -166,7 +166,9 @@ class _Handlers:
             store.change, store.settle, store.select, store.transactions, store.commit, store.topics,
             store.tables, clock, publish,
         )  # fmt: skip
-        self.messages = MessageRequests(store.topics, store.select, clock, settings, broker.queries)
+        self.messages = MessageRequests(
+            store.topics, store.select, clock, settings, broker.queries, broker.turns
+        )
         self.letters = LetterRequests(store.replay_dead, store.select, store.topics, clock, publish)
         self.prepared = PreparedRequests(
             store.prepared, store.topics, store.select, store.produce, store.commit, clock, settings, publish

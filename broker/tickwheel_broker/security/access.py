@@ -156,6 +156,7 @@ class Access:
             next_ms = self._next_end_ms()
             await trio.sleep(WATCH_S)
             self.audit.tell_of_suppressed()
+            logs.LINES.tell()
             self._look()
             if self._is_new or (next_ms is not None and self._clock.now_ms() >= next_ms):
                 self._is_new = False

@@ -28,24 +28,6 @@ _MAX_FIELD_CHARS: Final = 200
 _log = logs.get_logger("audit")
 
 
-class _Bucket:
-    """So many lines at once, then so many a second."""
-
-    def __init__(self, rate: float, depth: int) -> None:
-        self._rate, self._depth = rate, depth
-        self._room = float(depth)
-        self._at_s = trio.current_time()
-
-    def take(self) -> bool:
-        now_s = trio.current_time()
-        self._room = min(float(self._depth), self._room + (now_s - self._at_s) * self._rate)
-        self._at_s = now_s
-        if self._room < 1:
-            return False
-        self._room -= 1
-        return True
-
-
 class Tail(NamedTuple):
     """Lines, each with its number, the oldest first."""
 
@@ -61,8 +43,8 @@ class Audit:
         """Raises ConfigError."""
         self._path = path
         self._descriptor = -1
-        self._refused = _Bucket(REFUSED_PER_S, REFUSED_AT_ONCE)
-        self._done = _Bucket(DONE_PER_S, DONE_AT_ONCE)
+        self._refused = logs.Bucket(REFUSED_PER_S, REFUSED_AT_ONCE, trio.current_time)
+        self._done = logs.Bucket(DONE_PER_S, DONE_AT_ONCE, trio.current_time)
         self.suppressed = 0
         """Lines that were left out since the last one that was written."""
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT_LINES)
@@ -128,7 +110,7 @@ class Audit:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _record(self, bucket: _Bucket, action: str, outcome: str, fields: dict[str, Any]) -> None:
+    def _record(self, bucket: logs.Bucket, action: str, outcome: str, fields: dict[str, Any]) -> None:
         if not bucket.take():
             self.suppressed += 1
             return

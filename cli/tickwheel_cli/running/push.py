@@ -91,6 +91,7 @@ def push(
         raise click.UsageError("push needs a broker that runs: --url, not --data")
     if metrics is not None:
         _check_place(metrics)
+    from tickwheel_broker import logs
     from tickwheel_broker.config.load import load
     from tickwheel_broker.config.places import place_of
     from tickwheel_broker.net.open_files import allow_many
@@ -121,7 +122,8 @@ def push(
 
     from tickwheel import Client
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    lines, text = [logs.Lines(sys.stderr)], "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(handlers=lines, level=logging.INFO, format=text)
     client = Client(current_session().url, name="push")
     watched_at = place_of(given.push_metrics) if given.push_metrics else None
     try:

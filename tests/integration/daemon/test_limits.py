@@ -24,8 +24,9 @@ from tickwheel.protocol.bodies.requests import (
 )
 from tickwheel.protocol.bodies.settling import Change, MessageFilter, Transaction, TransactionAck
 from tickwheel.protocol.frames import FrameType, encode_frame
-from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_QUERY_ROWS
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_PARTS_A_TRANSACTION, MAX_QUERY_ROWS
 from tickwheel.sync import Client
+from tickwheel_broker.logs import LINES_AT_ONCE, LINES_PER_S
 
 MIB = 1 << 20
 LIMITS = {
@@ -270,3 +271,29 @@ def test_requests_that_take_long_are_limited_by_waiting(raw: RawConnection) -> N
     change = encode_body(Change("cancel", "many", MessageFilter()))
     raw.send(b"".join(encode_frame(FrameType.CHANGE, n, change) for n in range(1, 101)))
     assert {raw.receive().correlation for _ in range(100)} == set(range(1, 101))
+
+
+def test_parts_of_a_transaction(raw: RawConnection) -> None:
+    send = send_payload(raw.open_topic("t"), [b""])
+    many = Transaction(id=b"p" * 16, sends=[send] * 1_000)
+    assert raw.request(FrameType.TRANSACTION, many).type == FrameType.TRANSACTION_OK
+    body = {"id": b"q" * 16, "sends": [send] * (MAX_PARTS_A_TRANSACTION + 1)}
+    assert code_of(raw.ask(FrameType.TRANSACTION, encode_map(body))) == "bad_request"
+    assert works(raw)
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_disk_with_lines(fresh_daemon: Daemon) -> None:
+    count = 3_000
+    with RawConnection(fresh_daemon.url).greet() as raw:
+        frame = encode_frame(FrameType.SEND, 1, send_payload(77, [b"x"]))
+        raw.send(frame * count)
+        began_s = time.monotonic()
+        for _ in range(count):
+            assert code_of(raw.receive()) == "unknown_topic"
+        took_s = time.monotonic() - began_s
+    fresh_daemon.stop()
+    events = fresh_daemon.events()
+    lines = [event for event in events if event["event"] == "request refused"]
+    assert LINES_AT_ONCE <= len(lines) <= LINES_AT_ONCE + LINES_PER_S * (took_s + 5)
+    left_out = sum(event.get("left_out", 0) for event in events)
+    assert len(lines) + left_out == count, "what is left out is counted"

@@ -21,6 +21,7 @@ import trio
 import tickwheel
 from tests.support.clients import forking
 from tests.support.cluster import in_a_cluster
+from tests.support.processes import stalls
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, Request, encode_body, hello
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 
@@ -33,6 +34,7 @@ import json, os, sys
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.daemon import run
 sys.path.insert(0, sys.argv[2])
+{watch}
 {prelude}
 settings, serving = from_arguments(**json.loads(sys.argv[1])), None
 if settings.cluster:
@@ -41,11 +43,19 @@ sys.exit(run(settings, serving=serving))
 """
 
 
+_WATCH = """
+from tests.support.processes.stalls import watch_this_process
+watch_this_process({limit_ms})
+"""
+
+
 class Daemon:
     """The daemon on a directory, on a free TCP port and a Unix socket beside the data."""
 
     modules: ClassVar[tuple[str, ...]] = ("tickwheel_broker.config.load", "tickwheel_broker.daemon")
     """Which its process needs, if it is a fork."""
+    watches_steps: ClassVar[bool] = True
+    """Whether a step that holds its loop for long fails the test, if it is a fork: see `stalls`."""
 
     def __init__(
         self, directory: Path, *, prelude: str = "", program: Sequence[str] = (), **settings: Any
@@ -62,7 +72,8 @@ class Daemon:
             "log_level": "debug",
         } | settings
         self._replica: in_a_cluster.Replica | None = None
-        self._main = _MAIN.format(prelude=prelude)
+        watch = _WATCH.format(limit_ms=stalls.limit_ms()) if self.watches_steps and not program else ""
+        self._main = _MAIN.format(prelude=prelude, watch=watch)
         self._program = program
         self._process: subprocess.Popen[bytes] | forking.Forked | None = None
         self.urls: list[str] = []
@@ -85,10 +96,10 @@ class Daemon:
 
     def launch(self) -> None:
         """Start the process without waiting for it to be ready."""
-        settings, modules = self._settings, self.modules
+        settings, modules = self._settings, (*self.modules, stalls.__name__)
         self._replica = in_a_cluster.replica_of(self.directory)
         if self._replica is not None:
-            settings, modules = self._replica.prepare(settings), (*self.modules, *in_a_cluster.MODULES)
+            settings, modules = self._replica.prepare(settings), (*modules, *in_a_cluster.MODULES)
         with open(self._log_path, "ab") as log:
             log.truncate(0)
             words = self._main, json.dumps(settings), str(_WITHOUT)
@@ -134,8 +145,10 @@ class Daemon:
         raise AssertionError(f"{text!r} was not logged:\n{self._log_path.read_text()}")
 
     def wait_exit(self) -> int:
-        """The exit code; waits for the end of the process."""
-        return self.process.wait(PATIENCE_S)
+        """The exit code; waits for the end of the process. Raises if a step held its loop for long."""
+        code = self.process.wait(PATIENCE_S)
+        stalls.fail_for(self.events())
+        return code
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""

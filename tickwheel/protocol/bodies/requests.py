@@ -353,3 +353,8 @@ def encode_map(fields: dict[str, Any]) -> bytes:
     """A plain MessagePack map: the headers of a message, and answers that the engine already gives as a
     dict."""
     return _ENCODER.encode(fields)
+
+
+def encode_entry(fields: dict[str, Any]) -> msgspec.Raw:
+    """A part of a long answer: encoded when it is made, so that the whole of it takes no time at the end."""
+    return msgspec.Raw(_ENCODER.encode(fields))

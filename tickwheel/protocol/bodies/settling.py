@@ -21,7 +21,7 @@ from tickwheel.protocol.bodies.base import (
     check_target,
 )
 from tickwheel.protocol.frames import FrameType
-from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
+from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_PARTS_A_TRANSACTION
 
 _Error: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 _SomeIds: TypeAlias = Annotated[list[Id], msgspec.Meta(max_length=MAX_IDS_A_REQUEST)]
@@ -177,6 +177,10 @@ class Transaction(Request, frozen=True):
     def __post_init__(self) -> None:
         if not (self.sends or self.acks or self.changes):
             raise ValueError("Expected at least one of `sends`, `acks` and `changes`")
+        if len(self.sends) + len(self.acks) + len(self.changes) > MAX_PARTS_A_TRANSACTION:
+            raise ValueError(
+                f"Expected at most {MAX_PARTS_A_TRANSACTION} parts: put several messages into one of `sends`"
+            )
         named = sum(len(ack.ids) for ack in self.acks)
         named += sum(len(change.ids or change.keys or ()) for change in self.changes)
         if named > MAX_IDS_A_REQUEST:

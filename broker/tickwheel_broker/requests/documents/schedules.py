@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import msgspec
 import trio
 
-from tickwheel.protocol.bodies.requests import encode_map
+from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.bodies.schedules import (
     MAX_SCHEDULES,
     DeleteSchedule,
@@ -79,7 +80,7 @@ class ScheduleRequests:
                 for name, schedule in schedules.items()
                 if name > request.after and asked.caller.identity.sees(schedule.topic)
             )
-            page: list[dict[str, Any]] = []
+            page: list[msgspec.Raw] = []
             most = min(_PAGE, request.limit or _PAGE)
             room_bytes = self._settings.max_frame_bytes - _MARGIN_BYTES
             for number, name in enumerate(names):
@@ -87,8 +88,8 @@ class ScheduleRequests:
                     continue
                 if len(page) == most:
                     return encode_map({"schedules": page, "more": True})
-                entry = await self._listed(schedules[name], request)
-                room_bytes -= len(encode_map(entry))
+                entry = encode_entry(await self._listed(schedules[name], request))
+                room_bytes -= len(memoryview(entry))
                 if page and room_bytes < 0:
                     return encode_map({"schedules": page, "more": True})
                 page.append(entry)

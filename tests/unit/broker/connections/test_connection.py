@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +15,10 @@ import trio
 from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.native.frames import send
 from tests.unit.broker.net.test_outgoing import Pipe
-from tickwheel.protocol.bodies.admin import DeleteTopic
+from tickwheel.protocol.bodies.admin import DeleteTopic, GetTopic
 from tickwheel.protocol.bodies.requests import (
     FRAME_TYPE_OF_REQUEST,
+    Cancel,
     Ping,
     Request,
     Subscribe,
@@ -41,6 +44,8 @@ from timerlog.store import Store
 
 PATIENCE_S = 60.0
 MANY = 100
+FLOOD = 2_000
+"""Far more than fits into some turns."""
 
 
 class Wire(Pipe):
@@ -58,6 +63,11 @@ class Wire(Pipe):
         """Requests one behind the other, each with the next number."""
         for number, request in enumerate(requests, 1):
             self._to_read += encode_frame(FRAME_TYPE_OF_REQUEST[type(request)], number, encode_body(request))
+        self._written.set()
+
+    def write_bytes(self, data: bytes) -> None:
+        """Whole frames."""
+        self._to_read += data
         self._written.set()
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -192,6 +202,50 @@ async def test_who_leaves_with_much_gives_it_back_between_other_requests(store: 
         assert msgspec.msgpack.decode(answer.payload) == {"released": count}
     assert store.look.describe_topic("t.dead")["messages"] == count
     assert store.holders.count(store.look.groups_of("t")) == 0
+
+
+def refused_ack() -> bytes:
+    return encode_frame(FrameType.ACK, 1, struct.pack("<IIQI", 77, 1, 5, 1))
+
+
+def asked(request: Request) -> bytes:
+    return encode_frame(FRAME_TYPE_OF_REQUEST[type(request)], 1, encode_body(request))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(asked(Ping()), id="ping"),
+        pytest.param(asked(Cancel(ids=[10**9])), id="cancel"),
+        pytest.param(asked(GetTopic("none")), id="refused"),
+        pytest.param(refused_ack(), id="ack"),
+        pytest.param(send(77, [b"x"]), id="send"),
+    ],
+)
+async def test_who_asks_for_much_at_once_lets_others_go_on_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, frame: bytes
+) -> None:
+    taken: Counter[int] = Counter()
+    take = Connection._take
+
+    def counted(connection: Connection, data: memoryview) -> None:
+        taken[connection.number] += 1
+        take(connection, data)
+
+    monkeypatch.setattr(Connection, "_take", counted)
+    async with connected(store, 2) as (wire, other):
+        for _ in range(3):
+            taken.clear()
+            wire.write_bytes(frame * FLOOD)
+            await trio.lowlevel.checkpoint()  # it is taken in the next turn of the loop
+            before = len(other.answers)
+            other.write(Ping())
+            await other.wait_answers(before)
+            assert taken[0] < FLOOD, "others come before the end"
+            with trio.fail_after(PATIENCE_S):
+                while taken[0] < FLOOD:
+                    await trio.lowlevel.checkpoint()
+    assert taken[0] == FLOOD
 
 
 def dry_run() -> Change:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tickwheel.protocol.errors import FrameTooLarge
 from tickwheel.protocol.frames import HEADER_BYTES, encode_frame
-from tickwheel_broker.net.inbox import Inbox
+from tickwheel_broker.net.inbox import PIECE_BYTES, Inbox
 
 MAX_FRAME_BYTES = 1 << 24
 
@@ -71,3 +71,29 @@ def test_a_length_beyond_the_limit_is_refused_by_the_header_alone() -> None:
     with pytest.raises(FrameTooLarge, match="1,001 bytes"):
         inbox.has_frame()
     assert inbox.correlation() == 77
+
+
+def test_what_is_handled_at_once_is_bounded_but_for_one_large_frame() -> None:
+    inbox = Inbox(MAX_FRAME_BYTES)
+    small = encode_frame(12, 1, bytes(1_000))
+    data = memoryview(small * (4 * PIECE_BYTES // len(small)))
+    while data:
+        into = inbox.free()
+        count = min(len(into), len(data))
+        into[:count] = data[:count]
+        inbox.received(count)
+        data = data[count:]
+        while inbox.has_frame():
+            piece = inbox.next_piece()
+            assert len(small) <= len(piece) <= PIECE_BYTES
+            inbox.consume(len(piece) // len(small) * len(small))
+    assert len(inbox) == 0
+    large = encode_frame(12, 2, bytes(3 * PIECE_BYTES))
+    rest = memoryview(large + small)
+    while rest:
+        into = inbox.free()
+        count = min(len(into), len(rest))
+        into[:count] = rest[:count]
+        inbox.received(count)
+        rest = rest[count:]
+    assert inbox.next_piece() == large

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
 from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.native.frames import frame, send
+from tickwheel_native import ingest
 from timerlog.engine.produce import Stop
 from timerlog.errors import BadName, TooManyTopics, UnknownTopic
 from timerlog.layout import MAX_TIME_MS
@@ -114,3 +116,27 @@ def test_thousands_of_keys_grow_the_index(store: Store) -> None:
     found = store.select.find("t", [key.decode() for key in keys])
     assert found == list(range(1, len(keys) + 1))
     assert store.select.find("t", ["order-100000"]) == [0]
+
+
+def test_a_send_begins_a_few_times_however_many_parts_of_the_key_index_must_grow(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.topics.open("t", NOW_MS)
+    calls = 0
+    real = ingest.ingest
+
+    def counted(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        real(*arguments)
+
+    monkeypatch.setattr(ingest, "ingest", counted)
+    keys = [b"key-%d" % number for number in range(64_000)]
+    for start in range(0, len(keys), 2_000):
+        some = keys[start : start + 2_000]
+        sent = store.produce.ingest(send(topic, [b""] * len(some), keys=some), NOW_MS)
+        assert answer(sent.replies) == (start + 1, len(some), [])
+    assert calls <= 6 * 32, "room in the log, rows and keys is made once each, for all of a frame"
+    assert store.select.find("t", ["key-0", "key-63999", "none"]) == [1, 64_000, 0]
+    again = store.produce.ingest(send(topic, [b""], keys=[b"key-7"]), NOW_MS)
+    assert answer(again.replies)[1:] == (0, [(0, 1, 8)])

@@ -315,3 +315,17 @@ def test_a_document_its_message_and_its_cancels_are_whole_or_absent(tmp_path: Pa
         reopened.close(clean=False)
         shutil.rmtree(copy)
     assert kinds == {False, True}
+
+
+def test_a_refused_send_says_which_message_it_is_behind_many_others(tmp_path: Path) -> None:
+    store, topic, _ = prepared_store(tmp_path / "data")
+    tx = store.transactions.begin(ID, NOW_MS)
+    for number in range(300):
+        tx.send(send_payload(topic, [Outbound(b"", key=b"%d" % number), Outbound(b"")]))
+    tx.send(send_payload(topic, [Outbound(b""), Outbound(b"", key=b"7")]))
+    with pytest.raises(TransactionRefused) as refused:
+        tx.commit()
+    tx.close()
+    assert (refused.value.index, refused.value.reason) == (601, "duplicate")
+    assert store.tables.next_id == 4, "nothing of it is there"
+    store.close(clean=False)

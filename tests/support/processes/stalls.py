@@ -1,0 +1,144 @@
+"""Finds work that holds an event loop: steps of tasks that take too much processor time.
+
+While one task works, no timer fires and no other client is answered. So each broker that a test starts is watched: a
+step is what a task does between two checkpoints, and one that takes longer than `limit_ms` fails the test, with the
+task and the lines where the step ended. The processor time of the loop's thread counts, not the time of day: a busy
+machine makes no step longer. A slow one does, so its speed is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import trio
+
+LIMIT_MS: Final = 20.0
+"""On a machine that needs `REFERENCE_MS` for `_reference`; a slower one has as much more time as it needs there."""
+REFERENCE_MS: Final = 2.0
+EVENT: Final = "a step held the event loop"
+
+EXCEPTIONS: Final = {
+    "_serve_with_signals": "opens the store before anybody is served, and closes it after the last one has left",
+    "EmbeddedBroker._run.<locals>.main": "does the same in a program",
+}
+"""Ends of the names of tasks whose steps may be long, and why."""
+
+_ROOT: Final = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A step that took too long."""
+
+    task: str
+    ms: float
+    where: str
+    """The lines at which the step ended, the innermost last."""
+
+    def __str__(self) -> str:
+        return f"{self.task} held the event loop for {self.ms:.1f} ms of processor time, up to {self.where}"
+
+
+class Watch(trio.abc.Instrument):
+    """Measures each step of a loop. While the garbage collector works, which may come at any step, nothing counts."""
+
+    def __init__(self, tell: Callable[[Stall], None], limit_ms: float) -> None:
+        self._tell = tell
+        self._limit_ns = int(limit_ms * 1e6)
+        self._began_ns = 0
+        self._collecting_ns = 0
+        self._thread = 0
+
+    def before_run(self) -> None:
+        """In the thread of the loop."""
+        self._thread = _thread_id()
+        gc.callbacks.append(self._collecting)
+
+    def after_run(self) -> None:
+        """The loop has ended."""
+        gc.callbacks.remove(self._collecting)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A step begins."""
+        self._began_ns = time.thread_time_ns()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A step ends."""
+        took_ns = time.thread_time_ns() - self._began_ns
+        if took_ns > self._limit_ns and not task.name.endswith(tuple(EXCEPTIONS)):
+            self._tell(Stall(task.name, took_ns / 1e6, _where(task)))
+
+    def _collecting(self, phase: str, _info: dict[str, int]) -> None:
+        if _thread_id() != self._thread:
+            return
+        if phase == "start":
+            self._collecting_ns = time.thread_time_ns()
+        else:
+            self._began_ns += time.thread_time_ns() - self._collecting_ns
+
+
+@cache
+def limit_ms() -> float:
+    """How long a step may take on this machine."""
+    took_ns = min(_reference() for _ in range(5))
+    return LIMIT_MS * max(1.0, took_ns / 1e6 / REFERENCE_MS)
+
+
+def watched(run: Callable[..., Any], tell: Callable[[Stall], None], limit: float) -> Callable[..., Any]:
+    """`trio.run` that watches its loop."""
+
+    def run_watched(*args: Any, instruments: Iterable[trio.abc.Instrument] = (), **options: Any) -> Any:
+        return run(*args, instruments=[*instruments, Watch(tell, limit)], **options)
+
+    return run_watched
+
+
+def watch_this_process(limit: float) -> None:
+    """Write what takes too long to standard error, as a line of the log."""
+
+    def tell(stall: Stall) -> None:
+        os.write(2, json.dumps({"event": EVENT, "level": "error"} | asdict(stall)).encode() + b"\n")
+
+    trio.run = watched(trio.run, tell, limit)
+
+
+def fail_for(events: Iterable[dict[str, Any]]) -> None:
+    """Raises if a process told of a step that took too long."""
+    found = [Stall(one["task"], one["ms"], one["where"]) for one in events if one.get("event") == EVENT]
+    assert not found, "\n".join(map(str, found))
+
+
+def _where(task: trio.lowlevel.Task) -> str:
+    frames: list[FrameType] = []
+    with suppress(AttributeError):  # of an awaitable of trio's own
+        awaited: Any = task.coro
+        while awaited is not None:
+            if (frame := getattr(awaited, "cr_frame", None)) is not None:
+                frames.append(frame)
+            awaited = awaited.cr_await
+    ours = [frame for frame in frames if "site-packages" not in frame.f_code.co_filename]
+    return (
+        " > ".join(f"{os.path.relpath(frame.f_code.co_filename, _ROOT)}:{frame.f_lineno}" for frame in ours)
+        or "its end"
+    )
+
+
+def _thread_id() -> int:
+    return threading.get_ident()
+
+
+def _reference() -> int:
+    began_ns = time.thread_time_ns()
+    sum(number * number for number in range(60_000))
+    return time.thread_time_ns() - began_ns

@@ -1,0 +1,103 @@
+"""The watch over event loops: a step that takes too much processor time is told, with its task and place."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+import tickwheel
+from tests.support.processes import stalls
+from tests.support.processes.daemon_harness import Daemon
+from tests.support.processes.stalls import Stall, Watch
+
+LIMIT_MS = 5.0
+
+
+def work(ms: float) -> None:
+    """Takes so much processor time, however busy the machine is."""
+    until_ns = time.thread_time_ns() + int(ms * 1e6)
+    while time.thread_time_ns() < until_ns:
+        pass
+
+
+def watched(*steps_ms: float) -> list[Stall]:
+    found: list[Stall] = []
+
+    async def main() -> None:
+        for ms in steps_ms:
+            work(ms)
+            await trio.lowlevel.checkpoint()
+
+    trio.run(main, instruments=[Watch(found.append, LIMIT_MS)])
+    return found
+
+
+def test_a_long_step_is_told_with_its_task_and_place() -> None:
+    (stall,) = watched(0.1, 4 * LIMIT_MS, 0.1)
+    assert "main" in stall.task
+    assert 4 * LIMIT_MS <= stall.ms < 400 * LIMIT_MS
+    assert "tests/unit/test_stalls.py:" in stall.where
+    assert "held the event loop" in str(stall)
+
+
+def test_short_steps_are_not_told_however_many_there_are() -> None:
+    assert watched(*[0.2] * 100) == []
+
+
+def test_waiting_is_no_work() -> None:
+    found: list[Stall] = []
+
+    async def main() -> None:
+        time.sleep(3 * LIMIT_MS / 1_000)  # noqa: ASYNC251 - another process has the processor
+
+    trio.run(main, instruments=[Watch(found.append, LIMIT_MS)])
+    assert found == []
+
+
+def test_the_garbage_collector_does_not_count() -> None:
+    found: list[Stall] = []
+
+    def collecting(phase: str, _info: dict[str, int]) -> None:
+        if phase == "stop":
+            work(4 * LIMIT_MS)
+
+    async def main() -> None:
+        gc.callbacks.insert(0, collecting)  # before the one of the watch: within what is collected
+        try:
+            gc.collect(0)
+        finally:
+            gc.callbacks.remove(collecting)
+
+    trio.run(main, instruments=[Watch(found.append, LIMIT_MS)])
+    assert found == []
+
+
+def test_named_exceptions_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "EXCEPTIONS", {"watched.<locals>.main": "it is a test"})
+    assert watched(4 * LIMIT_MS) == []
+
+
+HELD = """
+import time
+from tickwheel_broker.requests.topics import TopicRequests
+get = TopicRequests.get
+def slow(*arguments):
+    until_s = time.thread_time() + 2
+    while time.thread_time() < until_s:
+        pass
+    return get(*arguments)
+TopicRequests.get = slow
+"""
+
+
+def test_a_daemon_whose_loop_is_held_fails_its_test(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "data", prelude=HELD).start()
+    with tickwheel.sync.Client(daemon.url) as client:
+        client.create_topic("t")
+        assert client.topic("t").name == "t"
+    with pytest.raises(AssertionError, match=r"Server\._serve held the event loop for"):
+        daemon.stop()

@@ -74,7 +74,7 @@ def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = m
         name_fences=tables.name_fences.dump(),
         timeline=tables.timeline,
         epoch_floor=tables.epoch_floor,
-        gaps=[gap for gap in tables.gaps if gap[1] > int(native.first_id)],
+        gaps=tables.gaps,
         genesis=genesis,
     )
 

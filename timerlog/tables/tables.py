@@ -77,8 +77,14 @@ class Tables:
     """All tables of one store, and the ``tw_store`` through which C sees them."""
 
     def __init__(
-        self, directory: Path | None, log_id: int, settings: StoreSettings, lender: Lender | None = None
+        self,
+        directory: Path | None,
+        log_id: int,
+        settings: StoreSettings,
+        lender: Lender | None = None,
+        gaps: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """``gaps``: of the ids, as far as they are known; see ``leave_gap``."""
         max_topics, max_groups = settings.max_topics, settings.max_groups
         self.directory = directory
         self._lender = lender
@@ -112,7 +118,7 @@ class Tables:
         self.native = native_store.new()
         self._topic_structs = native_store.make_topics(self.native, max_topics + 1)
         self._group_structs = native_store.make_groups(self.native, max_groups + 1)
-        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
+        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender, gaps)
         with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
             undo.callback(self.messages.region.close)
             self.keys = KeyIndex(self._path("keys.index"), self.native, lender)

@@ -104,6 +104,7 @@ class Tables:
         self.last_topic_id = self.last_group_id = 0
         #: Which past this log has: 0, or another one after a part of it was lost.
         self.timeline = 0
+        self.timeline_position = 0  #: where it begins in the log
         self.epoch_floor = 0  #: epochs up to it may have been given out in other timelines
         #: Numbers of groups that are gone, in the order in which they went, and their fences.
         self.free_groups: dict[int, int] = {}
@@ -204,7 +205,7 @@ class Tables:
 
     def begin_timeline(self, record: TimelineRecord) -> None:
         """Every receipt of before is stale from now on, also for groups that will be made."""
-        self.timeline = record.timeline
+        self.timeline, self.timeline_position = record.timeline, record.position
         self.epoch_floor = max(self.epoch_floor, record.epoch_floor)
         for group_id, deliveries in record.deliveries:
             group, struct_ = self.groups[group_id], self.native.groups[group_id]

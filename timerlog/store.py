@@ -191,7 +191,14 @@ class Store:
 
     def _begin_timeline(self, now_ms: int) -> None:
         """Before anything is given out, if a part of the log was lost."""
-        is_marked = timeline.begin(self.disk, self.tables, self.applier, self.writer.append, now_ms)
+        is_marked = timeline.begin(
+            self.disk,
+            self.tables,
+            self.applier,
+            self.writer.append,
+            position=self.log.appended_position,
+            now_ms=now_ms,
+        )
         if is_marked:
             engine = self._engine
             engine.enqueued_id = self.tables.next_id

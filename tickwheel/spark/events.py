@@ -43,8 +43,8 @@ class EventsPart:
 
 
 def log_key(offline: Offline) -> str:
-    """By what an offset knows a log."""
-    return f"{offline.description.log_id:016x}"
+    """By what an offset knows a log: positions mean something in one timeline of it."""
+    return f"{offline.description.timeline or offline.description.log_id:016x}"
 
 
 def wanted_types(options: ReadOptions) -> frozenset[int]:

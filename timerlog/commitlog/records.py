@@ -95,6 +95,7 @@ class TimelineRecord(msgspec.Struct, frozen=True, array_like=True):
     given out again that may have been given out before."""
 
     timeline: int
+    position: int  #: of this record, where the timeline begins
     gap_start: int  #: message ids from here on, to below ``next_id``, may have been given out
     next_id: int
     epoch_floor: int  #: receipts with epochs up to this one may have been given out, by any group

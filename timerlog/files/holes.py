@@ -89,10 +89,10 @@ def reading_fills(fd: int) -> bool:
     return memory.reading_fills_holes(fd)
 
 
-def find_holes(fd: int, end: int, *, is_own: bool) -> Iterator[tuple[int, int]]:
+def find_holes(fd: int, end: int, *, is_own: bool, start: int = 0) -> Iterator[tuple[int, int]]:
     """Where a file has no disk blocks. Not ``is_own``, of a file that another process writes: also where it was never
     written. Raises ``OSError``."""
-    at = 0
+    at = start
     while at < end:
         at, found = memory.find_holes(fd, at, end, _FOUND, is_own=is_own)
         yield from found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -40,8 +40,14 @@ def _check(result: int, what: str) -> None:
 class Region:
     """``allocated_bytes`` of a file, mapped at a fixed address inside ``reserve_bytes`` of address space."""
 
-    def __init__(self, path: Path | None, reserve_bytes: int, lender: Lender | None = None) -> None:
-        """``lender`` helps out when the disk is full."""
+    def __init__(
+        self,
+        path: Path | None,
+        reserve_bytes: int,
+        lender: Lender | None = None,
+        never_used: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """``lender`` helps out when the disk is full. ``never_used``: from, to below which nothing is in the file."""
         self.path = path
         self._lender = lender
         self.reserve_bytes = reserve_bytes
@@ -62,7 +68,7 @@ class Region:
                 if size:
                     self._map(fd, 0, size)
                 if size and fills:
-                    self._cover_holes(fd, size)
+                    self._cover_holes(fd, size, never_used)
         except BaseException:
             self.close()
             raise
@@ -101,10 +107,20 @@ class Region:
         )
         self.allocated_bytes = end
 
-    def _cover_holes(self, fd: int, size: int) -> None:
-        if self._holes is not None:
-            for start, end in find_holes(fd, size, is_own=True):
-                self._holes.cover(start, end)
+    def _cover_holes(self, fd: int, size: int, never_used: Sequence[tuple[int, int]]) -> None:
+        """To look for holes takes time for each page, so not where nothing can be."""
+        if self._holes is None:
+            return
+        at = 0
+        for first, last in [*never_used, (size, size)]:
+            start, end = (
+                min(-(-first // PAGE_BYTES) * PAGE_BYTES, size),
+                min(last // PAGE_BYTES * PAGE_BYTES, size),
+            )
+            for hole in find_holes(fd, start, is_own=True, start=at):
+                self._holes.cover(*hole)
+            at = max(start, end)
+            self._holes.cover(start, at)
 
     def ensure(self, bytes_needed: int) -> None:
         """Makes at least ``bytes_needed`` usable, growing by doubling steps; on a full disk by the smallest one.

@@ -56,6 +56,7 @@ class Follow(msgspec.Struct, frozen=True, tag=True):
     place: Place
     end: int
     limit: int
+    has_gap: bool = False  #: before the place
 
 
 class Tried(msgspec.Struct, frozen=True, tag=True):
@@ -119,7 +120,7 @@ def _life(job: Job, work: Life, is_late: Callable[[], bool]) -> bytes:
 def _follow(job: Job, work: Follow, is_late: Callable[[], bool]) -> bytes:
     """A ``Tail``."""
     with closing(Snapshot(job.description)) as snapshot:
-        reader = TailReader(snapshot, work.place, work.end, work.limit, job.max_bytes)
+        reader = TailReader(snapshot, work.place, work.end, work.limit, job.max_bytes, work.has_gap)
         return msgspec.msgpack.encode(reader.run(is_late))
 
 

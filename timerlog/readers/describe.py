@@ -108,6 +108,7 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
             next_id=state.next_id_at(end),
             topics=list(state.topics.values()),
             groups=[group for group in state.groups.values() if group.topic_id in state.topics],
+            timeline=state.timeline,
             gaps=state.gaps,
         ),
         first_position=first.base + SEGMENT_HEADER_BYTES,
@@ -170,7 +171,8 @@ class _State:
     groups: dict[int, GroupRecord]
     next_id: int
     durable: int  #: the highest position that a MARK names
-    gaps: list[tuple[int, int]]  #: see ``Description``
+    timeline: int  #: see ``Description``
+    gaps: list[tuple[int, int]]
     #: Positions and ids of messages that lie behind it, in parts.
     pending: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
 
@@ -181,6 +183,7 @@ class _State:
             groups={group.record.group_id: group.record for group in found.base.groups},
             next_id=found.base.next_id,
             durable=found.durable_position,
+            timeline=found.base.timeline,
             gaps=list(found.base.gaps),
         )
 
@@ -194,6 +197,7 @@ class _State:
 
     def begin_timeline(self, record: TimelineRecord) -> None:
         """Ids and epochs go on elsewhere."""
+        self.timeline = record.timeline
         gap = (record.gap_start, record.next_id)
         if gap not in self.gaps:
             self.gaps.append(gap)

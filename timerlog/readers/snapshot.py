@@ -52,6 +52,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     next_id: int
     topics: list[TopicRecord]
     groups: list[GroupRecord]
+    timeline: int = 0  #: of the log; 0: the first
     gaps: list[tuple[int, int]] = []  #: ids from, to below which no message has
 
 
@@ -68,6 +69,7 @@ def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
         next_id=tables.next_id,
         topics=[topic.record for topic in tables.topics.values()],
         groups=[group.record for group in tables.groups.values()],
+        timeline=tables.timeline,
         gaps=tables.gaps,
     )
 

@@ -1,7 +1,8 @@
 """What has happened since a place in the log: a piece of it at a time, with the place from which to go on.
 
 A place is the position of a record and how many of its rows were told already. Places hold over restarts of the broker,
-and as long as the log has not been purged up to there.
+and as long as the log has not been purged up to there. A place of another timeline of the log is known as such: the
+upper bits of what is told say of which it is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,29 @@ class Place(NamedTuple):
 
     position: int
     told: int
+
+
+_TOLD_BITS: Final = 32
+#: So that a place has at most 53 bits, which JSON of any reader keeps.
+_TAGS: Final = (1 << 20) - 1
+
+
+def told_in(timeline: int, told: int) -> int:
+    """What was told, so that another timeline knows it is not of it."""
+    return told | _tag(timeline) << _TOLD_BITS
+
+
+def _tag(timeline: int) -> int:
+    return 1 + timeline % _TAGS if timeline else 0
+
+
+def resumed(place: Place, timeline: int, begins: int) -> tuple[Place, bool]:
+    """Where to go on in this timeline, which begins at a position: what another one told behind that is not in it.
+    Whether there is a gap."""
+    position, told = place.position, place.told & ((1 << _TOLD_BITS) - 1)
+    if place.told >> _TOLD_BITS == _tag(timeline) or position <= begins:
+        return Place(position, told), False
+    return Place(begins, 0), True
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,8 +89,8 @@ class TailReader:
     end: int
     limit: int
     max_bytes: int
+    has_gap: bool = False
     events: list[LoggedEvent] = field(default_factory=list, init=False)
-    has_gap: bool = field(default=False, init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +117,7 @@ class TailReader:
                 break
         return Tail(
             events=self.events,
-            next=self.place,
+            next=Place(self.place.position, told_in(self.snapshot.description.timeline, self.place.told)),
             more=self.place.position < self.end,
             has_gap=self.has_gap,
         )

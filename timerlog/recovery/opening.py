@@ -341,7 +341,8 @@ class Recovery:
                     refuse_newer_tables(self._directory)
                 remove_derived_files(self._directory)
             (self._directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        return Tables(self._directory, self.log_id, self._settings, self._reserve)
+        gaps = () if trusted is None else trusted.base.gaps
+        return Tables(self._directory, self.log_id, self._settings, self._reserve, gaps)
 
     def _first_record(self) -> int:
         first = min(self._headers) + SEGMENT_HEADER_BYTES

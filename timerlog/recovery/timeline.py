@@ -46,10 +46,16 @@ def pack_mark(since_ms: int) -> bytes:
 
 
 def begin(
-    disk: Disk, tables: Tables, applier: Applier, append: Callable[[RecordType, int, bytes], Any], now_ms: int
+    disk: Disk,
+    tables: Tables,
+    applier: Applier,
+    append: Callable[[RecordType, int, bytes], Any],
+    *,
+    position: int,
+    now_ms: int,
 ) -> bool:
     """Begins the timeline for which the directory is marked; whether there is a mark, which is to be removed once the
-    log is on the disk. Raises ``DiskFull``, ``DamagedLog``, ``UnsupportedFormat``."""
+    log is on the disk. ``position``: where the log ends. Raises ``DiskFull``, ``DamagedLog``, ``UnsupportedFormat``."""
     content = disk.read(NAME)
     if content is None:
         return False
@@ -58,13 +64,13 @@ def begin(
         raise DamagedLog(f"the file {NAME} is damaged: restore the backup, or repair the log, once more")
     mark = msgspec.json.decode(body, type=_Mark)
     if mark.timeline != tables.timeline:
-        record = _record(tables, mark, now_ms)
+        record = _record(tables, mark, position, now_ms)
         append(RecordType.TIMELINE, 0, msgspec.msgpack.encode(record))
         applier.timeline(record)
     return True
 
 
-def _record(tables: Tables, mark: _Mark, now_ms: int) -> TimelineRecord:
+def _record(tables: Tables, mark: _Mark, position: int, now_ms: int) -> TimelineRecord:
     native, next_id = tables.native, tables.next_id
     wanted = LEAST_IDS + IDS_A_MS * max(0, now_ms - mark.since_ms)
     gap = min(wanted, (len(tables.messages.items) - next_id) // _SHARE)
@@ -72,6 +78,7 @@ def _record(tables: Tables, mark: _Mark, now_ms: int) -> TimelineRecord:
     highest = max([tables.epoch_floor, *known, *tables.free_groups.values(), tables.name_fences.highest])
     return TimelineRecord(
         timeline=mark.timeline,
+        position=position,
         gap_start=next_id,
         next_id=next_id + gap,
         epoch_floor=min(highest + EPOCHS, _LAST_EPOCH),

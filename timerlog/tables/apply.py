@@ -227,7 +227,8 @@ class Applier:
         """Everything small, as it is at this point. On tables that hold what came before, it changes nothing."""
         tables = self.tables
         tables.start_rows(base.first_id, base.next_id, base.gaps)
-        tables.timeline, tables.epoch_floor = base.timeline, base.epoch_floor
+        tables.timeline, tables.timeline_position = base.timeline, base.timeline_position
+        tables.epoch_floor = base.epoch_floor
         for topic in base.topics:
             self.topic(topic.record, topic.first_seq)
             counts = tables.native.topics[topic.record.topic_id]

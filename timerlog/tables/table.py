@@ -6,6 +6,7 @@ what they say is purged, page by page, and then read as zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ class Table:
         log_id: int,
         reserve_bytes: int,
         lender: Lender | None = None,
+        gaps: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self.region = Region(path, reserve_bytes, lender)
+        """``gaps``: from, to below which there are no items."""
         self.dtype = dtype
+        self.region = Region(path, reserve_bytes, lender, [self.span(*gap) for gap in gaps])
         header = TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         self.is_new = self.region.allocated_bytes == 0 or self._is_only_begun()
         try:

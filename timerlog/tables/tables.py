@@ -79,8 +79,14 @@ class Tables:
     """All tables of one store, and the ``tw_store`` through which C sees them."""
 
     def __init__(
-        self, directory: Path | None, log_id: int, settings: StoreSettings, lender: Lender | None = None
+        self,
+        directory: Path | None,
+        log_id: int,
+        settings: StoreSettings,
+        lender: Lender | None = None,
+        gaps: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """``gaps``: of the ids, as far as they are known; see ``leave_gap``."""
         max_topics, max_groups = settings.max_topics, settings.max_groups
         self.directory = directory
         self._lender = lender
@@ -100,6 +106,7 @@ class Tables:
         self.last_topic_id = self.last_group_id = 0
         #: Which past this log has: 0, or another one after a part of it was lost.
         self.timeline = 0
+        self.timeline_position = 0  #: where it begins in the log
         self.epoch_floor = 0  #: epochs up to it may have been given out in other timelines
         #: Numbers of groups that are gone, in the order in which they went, and their fences.
         self.free_groups: dict[int, int] = {}
@@ -114,7 +121,7 @@ class Tables:
         self.native = native_store.new()
         self._topic_structs = native_store.make_topics(self.native, max_topics + 1)
         self._group_structs = native_store.make_groups(self.native, max_groups + 1)
-        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender)
+        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender, gaps)
         with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
             undo.callback(self.messages.region.close)
             self.keys = KeyIndex(self._path("keys.index"), self.native, lender)
@@ -209,7 +216,7 @@ class Tables:
 
     def begin_timeline(self, record: TimelineRecord) -> None:
         """Every receipt of before is stale from now on, also for groups that will be made."""
-        self.timeline = record.timeline
+        self.timeline, self.timeline_position = record.timeline, record.position
         self.epoch_floor = max(self.epoch_floor, record.epoch_floor)
         for group_id, deliveries in record.deliveries:
             group, struct_ = self.groups[group_id], self.native.groups[group_id]

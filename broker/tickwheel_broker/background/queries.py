@@ -32,7 +32,7 @@ from timerlog.errors import StoreError
 from timerlog.layout import UInt64Array
 from timerlog.query.worker import Follow, Job, Life, Sql, Tried
 from timerlog.readers.snapshot import describe
-from timerlog.readers.tail import Place
+from timerlog.readers.tail import Place, resumed, told_in
 from timerlog.tables.tables import Tables
 
 MAX_AT_ONCE = 2
@@ -65,6 +65,15 @@ class Queries:
     def end(self) -> int:
         """Up to where events are told: what lies before it stays, whatever happens."""
         return self._log.durable_position
+
+    def place(self, position: int, told: int) -> tuple[Place, bool]:
+        """Where to go on with what a client was told last, perhaps by a log with another past; whether there is a
+        gap."""
+        return resumed(Place(position, told), self._tables.timeline, self._tables.timeline_position)
+
+    def told(self, position: int) -> Place:
+        """A place of which nothing is told."""
+        return Place(position, told_in(self._tables.timeline, 0))
 
     async def answer(
         self,
@@ -109,7 +118,8 @@ class Queries:
             work = tried
         else:
             assert not isinstance(request.start, str)
-            work = Follow(Place(*request.start), self.end, request.limit)
+            place, has_gap = self.place(*request.start)
+            work = Follow(place, self.end, request.limit, has_gap)
         return Job(
             description=description,
             work=work,

@@ -90,9 +90,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent: int = 0
     skipped: int = 0
     missed: int = 0
+    born: int = (
+        0  #: where the log ended when it was made: two of one name differ in it; 0: made by an older version
+    )
 
 
-OWN: Final = frozenset({"name", "last_slot_ms", "last_id", "sent", "skipped", "missed"})
+OWN: Final = frozenset({"name", "last_slot_ms", "last_id", "sent", "skipped", "missed", "born"})
 """The fields that only the broker sets."""
 
 _RHYTHM: Final = ("cron", "tz", "every_ms", "start_ms", "until_ms", "paused")
@@ -404,5 +407,7 @@ def key_of(schedule: Schedule, slot_ms: int) -> str:
 
 
 def trigger_key(schedule: Schedule, token: str) -> str:
-    """Of a message that was asked for beside the rhythm. Tokens are at most 64 characters."""
-    return f"~schedule/{schedule.name}/now/{token}"
+    """Of a message that was asked for beside the rhythm. Tokens are at most 64 characters, and mean something as long
+    as the schedule is there: one that is made again under its name knows none."""
+    life = f"now.{schedule.born}" if schedule.born else "now"
+    return f"~schedule/{schedule.name}/{life}/{token}"

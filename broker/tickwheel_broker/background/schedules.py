@@ -21,6 +21,7 @@ from tickwheel_broker.background import schedule_slots
 from tickwheel_broker.background.schedule_slots import Decision, Schedule
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker
+from timerlog.commitlog.log import CommitLog
 from timerlog.engine.change import CANCELLED, DONE, EXPIRED, UNKNOWN, Change
 from timerlog.engine.commit import Commit
 from timerlog.engine.produce import JudgedSend, Produce
@@ -50,6 +51,7 @@ class Schedules:
         commit: Commit,
         topics: Topics,
         tables: Tables,
+        log: CommitLog,
         clock: Clock,
         publish: Callable[[], None],
     ) -> None:
@@ -59,7 +61,7 @@ class Schedules:
         self._produce = produce
         self._commits = commit
         self._topics = topics
-        self._tables = tables
+        self._tables, self._log = tables, log
         self._clock = clock
         self._publish = publish
         self._alarm = clock.alarm()
@@ -113,6 +115,7 @@ class Schedules:
 
     def create(self, schedule: Schedule) -> None:
         """Keep a new schedule from now on. Raises DiskFull, TransactionTooLarge."""
+        schedule = msgspec.structs.replace(schedule, born=self._log.appended_position)
         self._commit(schedule, is_answer=True)
         self._changed(schedule.name)
 

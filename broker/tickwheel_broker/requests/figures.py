@@ -170,11 +170,13 @@ class FigureRequests:
         """EVENTS: in a process of its own, if there is something new."""
         end, place = self._queries.end, request.start
         if isinstance(place, str):
-            place = (0 if place == "earliest" else end, 0)
-        if place[0] > end or place[0] % 8:
+            place = self._queries.told(0 if place == "earliest" else end)
+        known, has_gap = self._queries.place(*place)
+        if known.position > end or known.position % 8:
             raise BadRequest(f"The log has no place {place[0]}: it ends at {end}.")
-        if place[0] == end:
-            return encode_map({"events": [], "next": place, "more": False, "has_gap": False})
+        if known.position == end:
+            told = self._queries.told(end)
+            return encode_map({"events": [], "next": told, "more": False, "has_gap": has_gap})
         caller, request = asked.caller, msgspec.structs.replace(request, start=place)
         caller.start_soon(self._queries.answer, caller.outgoing, asked.correlation, request)
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -42,7 +43,7 @@ class Lost:
         return Daemon(self.path / name, listen_port=self.port, ack_wait="60s", drain_timeout="200ms")
 
     def back_up(self) -> None:
-        back_up(self.path / "data", self.path / "copy", 0)
+        back_up(self.path / "data", self.path / "copy", round(time.time() * 1_000))
 
     def come_back(self) -> None:
         self.daemon.kill()
@@ -209,3 +210,26 @@ async def test_what_was_asked_about_ids_is_not_asked_another_log(lost: Lost) -> 
                 await anyio.to_thread.run_sync(lost.come_back)
         assert outcomes["id"] == "request_uncertain"
         assert outcomes["key"] in ("not_found", "request_uncertain")
+
+
+@pytest.mark.parametrize("lost", ["restored"], indirect=True)
+def test_a_place_in_the_events_of_what_is_lost_is_known_as_such(lost: Lost) -> None:
+    with sync.Client(lost.url, connect_timeout=PATIENCE_S) as client:
+        first = client.send("t", b"before").id
+        shared = client.events("earliest").next
+        lost.back_up()
+        lost_id = client.send_many("t", [b"lost"] * SENT).ids()[0]
+        place = client.events(shared).next
+        assert place[0] > shared[0]
+    lost.come_back()
+    with sync.Client(lost.url, connect_timeout=PATIENCE_S) as client:
+        new = client.send_many("t", [b"new" * 1_000] * SENT).ids()
+        client.send("t", b"and more than was lost", delay=HOUR)
+        tail = client.events(place)
+        assert tail.has_gap
+        assert [one.id for one in tail.events if one.event == "sent"][:SENT] == list(new)
+        follow = client.events(tail.next)
+        assert not follow.has_gap
+        assert not client.events(shared).has_gap, "it lies in what was restored"
+        assert {first, *new} <= {one.id for one in client.events("earliest").events}
+        assert lost_id not in {one.id for one in client.events("earliest").events}

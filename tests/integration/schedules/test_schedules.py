@@ -71,6 +71,35 @@ async def test_trigger_sends_one_now(daemon: Daemon) -> None:
         await client.delete_schedule("yearly")
 
 
+async def test_a_token_ends_with_its_schedule(tmp_path: Path) -> None:
+    """One that is made again under the same name is another one, also after a restart."""
+    with Daemon(tmp_path / "data") as daemon:
+        async with tickwheel.Client(daemon.url) as client:
+            ids = []
+            for body in (b"one", b"two", b"two"):
+                await client.create_schedule("yearly", "years", cron="0 0 1 1 *", body=body)
+                ids.append(await client.trigger_schedule("yearly", token="tonight"))
+                assert await client.trigger_schedule("yearly", token="tonight") == ids[-1], "once"
+                await client.set_schedule("yearly", cron="0 0 2 1 *")
+                assert await client.trigger_schedule("yearly", token="tonight") == ids[-1], (
+                    "it is the same one"
+                )
+                await client.delete_schedule("yearly")
+            await client.create_schedule("yearly", "years", cron="0 0 1 1 *", body=b"three")
+            ids.append(await client.trigger_schedule("yearly", token="tonight"))
+        daemon.kill()
+        daemon.start()
+        async with tickwheel.Client(daemon.url) as client:
+            assert await client.trigger_schedule("yearly", token="tonight") == ids[-1]
+            async with client.subscribe("years") as subscription:
+                bodies = {}
+                for _ in ids:
+                    message = await subscription.receive(PATIENCE_S)
+                    assert message is not None
+                    bodies[message.id] = message.body
+            assert bodies == dict(zip(ids, (b"one", b"two", b"two", b"three"), strict=True))
+
+
 async def test_skip_waits_for_the_message_before(daemon: Daemon) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_schedule("slow", "slows", every=timedelta(milliseconds=150), overlap="skip")

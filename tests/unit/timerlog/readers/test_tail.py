@@ -14,7 +14,7 @@ from tests.support.stores.purging import LATER_MS, mixed
 from tests.support.stores.reader import Reader
 from timerlog.readers.events import EVENTS, read_events
 from timerlog.readers.snapshot import Snapshot, describe
-from timerlog.readers.tail import LoggedEvent, Place, Tail, TailReader
+from timerlog.readers.tail import LoggedEvent, Place, Tail, TailReader, resumed, told_in
 from timerlog.store import Store
 
 FIRST = Place(0, 0)
@@ -130,3 +130,22 @@ def test_a_part_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
     found = read(store, FIRST)
     assert ([one.id for one in found.events], found.has_gap, found.more) == ([1], True, False)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "timeline", "begins", "expected"),
+    [
+        (Place(800, 3), 0, 0, (Place(800, 3), False)),
+        (Place(800, told_in(7, 3)), 7, 640, (Place(800, 3), False)),
+        (Place(800, 3), 7, 640, (Place(640, 0), True)),
+        (Place(640, 3), 7, 640, (Place(640, 3), False)),
+        (Place(8_000, told_in(9, 3)), 7, 640, (Place(640, 0), True)),
+        (Place(800, told_in(9, 3)), 0, 0, (Place(0, 0), True)),
+        (Place(0, 0), 7, 640, (Place(0, 0), False)),
+    ],
+)
+def test_places_of_another_timeline(
+    place: Place, timeline: int, begins: int, expected: tuple[Place, bool]
+) -> None:
+    assert resumed(place, timeline, begins) == expected
+    assert told_in(timeline, (1 << 32) - 1) < 1 << 53

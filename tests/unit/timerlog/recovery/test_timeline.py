@@ -11,6 +11,9 @@ from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, send
 from tests.support.stores.bulk import columns, job
 from tests.support.stores.purging import ack, content, take
+from tickwheel.spark.errors import PositionLost
+from tickwheel.spark.events import log_key, split_events
+from tickwheel.spark.options import ReadOptions
 from timerlog.engine.select import Filter
 from timerlog.errors import BadJob, DamagedLog
 from timerlog.layout import MAX_BATCH, DeliveryState
@@ -280,6 +283,12 @@ def test_what_a_repair_loses_at_the_end_is_not_given_again(tmp_path: Path) -> No
     assert not set(known) & set(new)
     take(again, group, 30, NOW_MS + MINUTE_MS)
     assert refused(again, ids, epochs) == [STALE] * len(ids)
+    # Whoever reads on by positions (Spark) learns that what it has read is lost.
+    options = ReadOptions((str(tmp_path / "data"),), "events", {})
+    found = [describe_directory(tmp_path / "data", NOW_MS + MINUTE_MS)]
+    with pytest.raises(PositionLost):
+        split_events(found, {f"{log_id:016x}": place}, {f"{log_id:016x}": place + 800}, options)
+    assert split_events(found, {log_key(found[0]): place}, {log_key(found[0]): place}, options) == []
     same_after_every_end(again, tmp_path / "data", NOW_MS + MINUTE_MS).close()
 
 

@@ -35,6 +35,7 @@ _BY_ERROR_CODE = {
     "naive_datetime": ExitCode.USAGE,
     "bad_topic_name": ExitCode.USAGE,
     "damaged": ExitCode.DAMAGED,
+    "log_lost": ExitCode.DAMAGED,
     "unsupported_format": ExitCode.DAMAGED,
     "bad_backup": ExitCode.DAMAGED,
     "locked": ExitCode.LOCKED,

@@ -136,6 +136,22 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return cast(structlog.stdlib.BoundLogger, logger)
 
 
+class Sparing:
+    """Warnings of what is tried again and again: each with the same reason once in a while."""
+
+    def __init__(self, logger: structlog.stdlib.BoundLogger, every_s: float = 10.0) -> None:
+        self._logger, self._every_s = logger, every_s
+        self._said_s: dict[tuple[str, str], float] = {}
+
+    def warning(self, event: str, *, reason: str, **fields: Any) -> None:
+        """If it was not said lately."""
+        now_s = time.monotonic()
+        self._said_s = {key: said_s for key, said_s in self._said_s.items() if now_s - said_s < self._every_s}
+        if (event, reason) not in self._said_s:
+            self._said_s[event, reason] = now_s
+            self._logger.warning(event, reason=reason, **fields)
+
+
 def line(settings: Settings, event: structlog.typing.EventDict, stream: TextIO | None = sys.stderr) -> bytes:
     """An event as `configure` would write it, without a time."""
     if _is_for_people(settings, stream):

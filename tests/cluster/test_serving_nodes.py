@@ -165,7 +165,7 @@ def test_what_is_refused(nodes: Nodes, tmp_path: Path) -> None:
     other = tickwheel("cluster", "status", nodes.url + "x")
     assert (other.returncode, "no_cluster" in other.stderr) == (78, True), other.stderr
     assert len(other.stderr.splitlines()) == 2, "what is wrong, and what to do"
-    copies = tickwheel("cluster", "init", nodes.url + "x")  # three, of one broker
+    copies = tickwheel("cluster", "init", nodes.url + "x", "--wait", "1s")  # three, of one broker
     assert (copies.returncode, "--replication-factor 1" in copies.stderr) == (1, True), copies.stderr
     missing = tickwheel("serve", "--data", str(tmp_path / "x"), "--cluster", nodes.url + "x", "--node", "1")
     assert (missing.returncode, "no_cluster" in missing.stderr) == (78, True), missing.stderr

@@ -63,7 +63,7 @@ class Kafka:
             "transaction.state.log.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 1000,
-            "auto.create.topics.enable": "false",
+            "auto.create.topics.enable": "true",  # as Kafka has it: no client of ours may cause it
             "num.partitions": 1,
             "log.cleaner.enable": "false",
             # One that was killed may come back when its session has ended.

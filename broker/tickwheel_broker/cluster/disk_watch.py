@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import trio
 
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason
-from tickwheel_broker.cluster.silence import Silence
+from tickwheel_broker.cluster.known_owner import Silence
 from tickwheel_broker.cluster.standing import Standing
 from tickwheel_broker.logs import get_logger
 

@@ -6,6 +6,10 @@ that they do not know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import trio
+
 from timerlog.replication.rule import Said
 
 _MAX_BYTES = 1_024
@@ -45,6 +49,22 @@ class KnownOwner:
             self.url, *lines = text_of(body).split("\n")
             values = {name: value for name, _, value in (line.partition("=") for line in lines)}
             self.zones, self.process = values.get(_ZONES, ""), values.get(_PROCESS, "")
+
+
+class Silence:
+    """How long no owner was heard by a node that listens. `look` is to be called often."""
+
+    def __init__(self, known_owner: KnownOwner, listens: Callable[[], bool]) -> None:
+        """`listens`: before a node has read the log, and while it owns it, silence says nothing."""
+        self._known_owner, self._listens = known_owner, listens
+        self._records, self._heard_s = known_owner.records, trio.current_time()
+
+    def look(self) -> float:
+        """So many seconds."""
+        now_s = trio.current_time()
+        if self._known_owner.records != self._records or not self._listens():
+            self._records, self._heard_s = self._known_owner.records, now_s
+        return now_s - self._heard_s
 
 
 def text_of(body: memoryview) -> str:

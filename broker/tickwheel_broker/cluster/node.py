@@ -21,11 +21,18 @@ from tickwheel_broker.cluster.clock_skew import ClockSkew
 from tickwheel_broker.cluster.healing import Heal
 from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
 from tickwheel_broker.cluster.own_number import OwnNumber
-from tickwheel_broker.cluster.replicator import OWNER_TIMEOUT_S, RETRY_S, Deposed, Replicator, Tail
+from tickwheel_broker.cluster.replicator import (
+    OWNER_TIMEOUT_S,
+    RETRY_S,
+    Deposed,
+    Replicator,
+    Tail,
+    append_fence,
+)
 from tickwheel_broker.cluster.shared_log import AppendFailed, OutOfRange, SharedLog, SharedLogUnavailable
 from tickwheel_broker.cluster.trimming import Trimming
 from tickwheel_broker.errors import first_error
-from tickwheel_broker.logs import get_logger
+from tickwheel_broker.logs import Sparing, get_logger
 from timerlog.errors import BeingHealed, DiskFull
 from timerlog.files.disk import Disk
 from timerlog.recovery.checkpoint import Place
@@ -38,6 +45,7 @@ from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
 _log = get_logger("cluster")
+_retries = Sparing(_log)
 
 HOUSEKEEPING_S = 1.0
 
@@ -50,6 +58,9 @@ FULL_S = 2.0
 REST_S = 1.0
 """So long a node that another one has deposed follows before it fences again: two that both believe that they are
 chosen must not depose each other all the time. Each node's rest is longer by its own part of it."""
+
+TWIN_REST_S = 3.0
+"""And so long where a process with its own number has: until then it has heard that the other one goes on."""
 
 
 GIVE_UP_TIMEOUTS = 2
@@ -186,8 +197,8 @@ class Node:
         self.role = Role.STARTING
         self._membership.left()
 
-    def _rest(self) -> None:
-        self._rests_until_s = trio.current_time() + REST_S * (1 + self._number % 8 / 8)
+    def _rest(self, rest_s: float = REST_S) -> None:
+        self._rests_until_s = trio.current_time() + rest_s * (1 + self._number % 8 / 8)
 
     # -- following --
 
@@ -200,7 +211,7 @@ class Node:
                     self._origin = await origin_at(self._shared.read, first)
                 return self._origin
             except SharedLogUnavailable as error:
-                _log.warning("the start of the shared log cannot be read", reason=str(error))
+                _retries.warning("the start of the shared log cannot be read", reason=str(error))
                 await trio.sleep(RETRY_S)
 
     async def _follow(self, follower: Follower) -> None:
@@ -222,7 +233,7 @@ class Node:
             try:
                 return await self._shared.end()
             except SharedLogUnavailable as error:
-                _log.warning("the shared log cannot be reached", reason=str(error))
+                _retries.warning("the shared log cannot be reached", reason=str(error))
                 await trio.sleep(RETRY_S)
 
     async def _read_to(self, follower: Follower, end: int) -> None:
@@ -241,7 +252,7 @@ class Node:
         except SharedLogUnavailable as error:
             if isinstance(error, OutOfRange) and error.is_deleted:
                 raise FellBehind from error
-            _log.warning("the shared log cannot be read", reason=str(error))
+            _retries.warning("the shared log cannot be read", reason=str(error))
             await trio.sleep(RETRY_S)
             return
         is_fresh = trio.current_time() - began_s >= FRESH_S
@@ -322,10 +333,11 @@ class Node:
         term = reader.state.term + 1
         while True:
             try:
-                await self._shared.append([fence(number, term, self._clock.now_ms(), self._words)])
+                record = fence(number, term, self._clock.now_ms(), self._words)
+                await append_fence(self._shared, record, follower.offset)
                 break
             except AppendFailed as error:  # if another node has fenced meanwhile, this term does not count
-                _log.warning("a fence failed", reason=str(error), term=term)
+                _retries.warning("a fence failed", reason=str(error), term=term)
                 await trio.sleep(RETRY_S)
         while reader.state.term < term:
             await self._read_some(follower, lambda: reader.state.term >= term)
@@ -357,7 +369,7 @@ class Node:
                 nursery.cancel_scope.cancel()
         except* Deposed as group:
             _log.warning("deposed", reason=str(first_error(group)))
-            self._rest()
+            self._rest(TWIN_REST_S if tail.has_twin else REST_S)
         except* Unconfirmed as group:
             _log.error("lets another node be chosen", reason=str(first_error(group)))
             has_given_up = True

@@ -32,11 +32,12 @@ from tickwheel_broker.cluster.beginning import kafka_errors, wait_for_origin
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason
 from tickwheel_broker.cluster.disk_watch import DiskWatch
 from tickwheel_broker.cluster.hold_off import HoldOff
+from tickwheel_broker.cluster.known_owner import Silence
+from tickwheel_broker.cluster.log_loss import LastingLog
 from tickwheel_broker.cluster.node import Membership, Node
 from tickwheel_broker.cluster.referral import Referral
 from tickwheel_broker.cluster.replicator import Replicator, beat_s
 from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog
-from tickwheel_broker.cluster.silence import Silence
 from tickwheel_broker.cluster.standing import CountedLog, Standing
 from tickwheel_broker.config.cluster_url import kafka_options, parse_cluster_url
 from tickwheel_broker.config.settings import Settings
@@ -223,7 +224,7 @@ class NodeProcess:
     async def run(self, connected: Connected, ready: Ready | None) -> None:
         """Until `Running.stop`. Raises what ends the node."""
         running, standing = self._running, self.standing
-        shared = CountedLog(connected.shared, standing)
+        shared = CountedLog(LastingLog(connected.shared), standing)
         candidacy = Candidacy(connected.membership, standing)
         with SyncThread() as self._sync_thread:
             async with trio.open_nursery() as nursery:
@@ -281,7 +282,7 @@ class NodeProcess:
         )
         timeout_s, silence = (
             self._settings.cluster_timeout_ms / _MS_PER_S,
-            Silence(self.standing, node.known_owner),
+            Silence(node.known_owner, lambda: self.standing.listens),
         )
         watch = DiskWatch(
             candidacy, self.standing, silence, self._look_at_room, self._count_refused, 2 * timeout_s

@@ -22,7 +22,7 @@ from tickwheel_broker.cluster.shared_log import (
     Stored,
 )
 from tickwheel_broker.group_commit import SyncEnded
-from tickwheel_broker.logs import get_logger
+from tickwheel_broker.logs import Sparing, get_logger
 from timerlog.commitlog.durability import SyncTicket
 from timerlog.replication.follower import place_of
 from timerlog.replication.places import Places
@@ -38,6 +38,7 @@ RETRY_S = 0.05
 """So long after an append that failed the next one is tried."""
 
 _log = get_logger("cluster")
+_retries = Sparing(_log)
 
 
 def beat_s(owner_timeout_s: float) -> float:
@@ -48,6 +49,18 @@ def beat_s(owner_timeout_s: float) -> float:
 
 class Deposed(Exception):
     """Another node owns the log."""
+
+
+async def append_fence(shared: SharedLog, record: bytes, read_to: int) -> None:
+    """`read_to`: the offset of the last record that was read. A log that ends before it is another one, or has lost
+    something: nothing is appended there. Raises AppendFailed."""
+    try:
+        end = await shared.end()
+    except SharedLogUnavailable as error:
+        raise AppendFailed(str(error)) from error
+    if end <= read_to:
+        raise AppendFailed(f"the shared log ends at {end}, and was read to {read_to}")
+    await shared.append([record])
 
 
 class Tail:
@@ -68,6 +81,8 @@ class Tail:
         self._places = places
         self._moved = trio.Condition()
         self._deposed_by: str | None = None
+        self.has_twin = False
+        """Whether another process with this node's number was read."""
         self.fence_offset = offset
         """Where this node's last FENCE stands that counts."""
         self.place = place_of(reader.state, offset)
@@ -83,7 +98,7 @@ class Tail:
             try:
                 records = await self._shared.read(self.offset + 1)
             except SharedLogUnavailable as error:
-                _log.warning("the shared log cannot be read", reason=str(error))
+                _retries.warning("the shared log cannot be read", reason=str(error))
                 if isinstance(error, OutOfRange) and error.is_deleted:
                     await self._give_up()
                 await trio.sleep(RETRY_S)
@@ -109,8 +124,10 @@ class Tail:
         begins_segment = self._places.read(head, said, stored.offset)
         ours = (self._node, self.awaited_term, self.words)
         if said is Said.FENCED and (head.node, head.term, bytes(body)) != ours:
-            is_twin = head.node == self._node
-            self.depose("another process with this node's number" if is_twin else f"node {head.node}")
+            if head.node == self._node:
+                self.depose_by_twin()
+            else:
+                self.depose(f"node {head.node}")
         if self._deposed_by is not None:
             return  # what counts now is another node's: neither its numbers nor its bytes are this one's
         if self.reader.is_between_batches:
@@ -121,6 +138,11 @@ class Tail:
             self.fence_offset = stored.offset
         elif said is not Said.PASSED_OVER:
             self.on_accepted(head.seq, stored.offset, self.reader.chain)
+
+    def depose_by_twin(self) -> None:
+        """It is not this process of the node."""
+        self.has_twin = True
+        self.depose("another process with this node's number")
 
     def depose(self, by: str) -> None:
         """It is not this node that owns the log."""
@@ -174,7 +196,7 @@ class Replicator:
     def _accepted(self, seq: int, offset: int, chain: int) -> None:
         self._confirmations.read(seq, offset, chain)
         if self._confirmations.is_foreign:
-            self._tail.depose("another process with this node's number")
+            self._tail.depose_by_twin()
 
     @property
     def is_current(self) -> bool:
@@ -252,10 +274,11 @@ class Replicator:
         while True:
             began_s = trio.current_time()
             try:
-                await self._shared.append([fence(node, term, self._now_ms(), self._tail.words)])
+                record = fence(node, term, self._now_ms(), self._tail.words)
+                await append_fence(self._shared, record, self._tail.offset)
                 break
             except AppendFailed as error:
-                _log.warning("a fence failed", reason=str(error), term=term)
+                _retries.warning("a fence failed", reason=str(error), term=term)
                 await trio.sleep(RETRY_S)
                 self._tail.check()
         reader = self._tail.reader

@@ -70,6 +70,11 @@ class Standing:
     """Whether it has followed to the end, since it opened its replica."""
 
     @property
+    def listens(self) -> bool:
+        """Whether it hears what an owner writes, as it is written."""
+        return self.is_warm and self.replicator is None
+
+    @property
     def term(self) -> int:
         """The highest that it has read of; 0: none."""
         if self.replicator is not None:

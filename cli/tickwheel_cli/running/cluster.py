@@ -75,12 +75,19 @@ def _url(text: str) -> ClusterUrl:
     show_default=True,
     help="On how many of Kafka's machines each record is. A send is confirmed when more than half of them have it.",
 )
+@click.option(
+    "--wait",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="So long Kafka's machines may take that have just been started.",
+)
 @some_setting_options(
     *("segment_bytes", "max_topics", "max_groups", "ack_wait", "min_backoff", "max_backoff", "purge_after"),
     "kafka_config",
 )
 @json_option
-def init(url: str, replication_factor: int, **flags: Any) -> None:
+def init(url: str, replication_factor: int, wait: timedelta, **flags: Any) -> None:
     """Make the topic in Kafka that holds the log of a new cluster, and write into it what holds for all nodes.
 
     \b
@@ -91,7 +98,7 @@ def init(url: str, replication_factor: int, **flags: Any) -> None:
     touched.
     """
     place = _url(url)
-    genesis = _run(_init, place, replication_factor, flags)
+    genesis = _run(_init, place, replication_factor, wait.total_seconds(), flags)
     print_result(
         {"cluster": place.name, "topic": place.topic, "log_id": genesis.log_id},
         f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
@@ -99,7 +106,7 @@ def init(url: str, replication_factor: int, **flags: Any) -> None:
     )
 
 
-async def _init(place: ClusterUrl, replication_factor: int, flags: dict[str, Any]) -> Any:
+async def _init(place: ClusterUrl, replication_factor: int, wait_s: float, flags: dict[str, Any]) -> Any:
     from tickwheel_broker.cluster.beginning import (
         ClusterUnreachable,
         NotEnoughBrokers,
@@ -126,7 +133,9 @@ async def _init(place: ClusterUrl, replication_factor: int, flags: dict[str, Any
 
         wanted = TopicSettings(1, replication_factor, replication_factor // 2 + 1)
         try:
-            await create_topic(place.servers, place.topic, wanted, options)
+            await create_topic(
+                place.servers, place.topic, wanted, options, wait_s=wait_s, on_wait=_say_waiting
+            )
         except TopicDiffers as error:
             raise TopicNotUsable(str(error)) from error
         except TooFewBrokers as error:
@@ -135,6 +144,10 @@ async def _init(place: ClusterUrl, replication_factor: int, flags: dict[str, Any
             raise ClusterUnreachable(str(error)) from error
         async with KafkaLog(place.servers, place.topic, options=options) as shared:
             return await begin(shared, place.name, store_settings(settings), _now_ms())
+
+
+def _say_waiting(what: str) -> None:
+    click.echo(f"Waiting {what}.", err=True)
 
 
 @cluster.command()

@@ -27,7 +27,10 @@ EXIT_CODES: Sequence[tuple[int, str]] = (
         "`receive --timeout`: the time was over before --count messages had come; `fetch`: there was none",
     ),
     (ExitCode.UNCERTAIN, "the answer was lost, and it is not known whether the request was carried out"),
-    (ExitCode.DAMAGED, "the data directory is damaged, or written by a newer version"),
+    (
+        ExitCode.DAMAGED,
+        "the data directory is damaged, or written by a newer version; or a cluster's log is lost",
+    ),
     (ExitCode.NOT_CONNECTED, "no broker answers at this address"),
     (ExitCode.DEFECT, "a defect of Tickwheel itself; please report it"),
     (

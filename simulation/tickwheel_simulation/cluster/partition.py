@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 import trio
 
-from tickwheel_broker.cluster.shared_log import AppendFailed, OutOfRange, Read, SharedLogUnavailable, Stored
+from tickwheel_broker.cluster.shared_log import (
+    AppendFailed,
+    NoSharedLog,
+    OutOfRange,
+    Read,
+    SharedLogUnavailable,
+    Stored,
+)
 
 APPEND_LIMIT_S = 4.0
 """After so long a node does not wait for an answer any more."""
@@ -51,10 +58,12 @@ class Partition:
         self.records: list[bytes] = []
         """Below the high-water mark, from the first one that there ever was."""
         self.first_offset = 0
+        self.is_deleted = False
+        """Whether its topic was."""
         self.counts: dict[str, int] = {}
         self._above: list[_Appended] = []
         self._leads_from_s = 0.0
-        self._grown = trio.Event()
+        self._changed = trio.Event()
 
     def count(self, what: str) -> None:
         """Something went wrong, on purpose."""
@@ -106,16 +115,33 @@ class Partition:
             first = self._above.pop(0)
             first.offset = len(self.records)
             self.records.append(first.record)
-        grown, self._grown = self._grown, trio.Event()
-        grown.set()
+        self._change()
         return appended.offset
 
+    def _change(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    def delete(self) -> None:
+        """Its topic is deleted."""
+        self.is_deleted = True
+        self._change()
+
+    def begin_anew(self) -> None:
+        """Its topic is deleted, and another one is made."""
+        self.records.clear()
+        self._change()
+
     # -- reading --
+
+    async def wait_changed(self) -> None:
+        """Return when there is another record, or something else has happened to it."""
+        await self._changed.wait()
 
     async def wait_beyond(self, offset: int) -> None:
         """Return when there is a record at this offset."""
         while len(self.records) <= offset:
-            await self._grown.wait()
+            await self._changed.wait()
 
 
 class Line:
@@ -143,7 +169,7 @@ class Line:
     async def _append(self, record: bytes) -> int | None:
         partition = self.partition
         rng = partition.rng
-        if self.refuses_appends:
+        if self.refuses_appends or self.partition.is_deleted:
             raise AppendFailed("the record is refused")
         if self.loses_requests() or self.is_down():
             await trio.sleep(1)
@@ -185,9 +211,12 @@ class Line:
             await partition.wait_leader()
             raise SharedLogUnavailable("there is no leader")
         while True:
-            if offset < partition.first_offset:
+            self._check_there()
+            if not partition.first_offset <= offset <= len(partition.records):
                 raise OutOfRange(offset, partition.first_offset, len(partition.records))
-            await partition.wait_beyond(offset)
+            if offset == len(partition.records):
+                await partition.wait_changed()
+                continue
             await trio.sleep(partition.rng.expovariate(1) * self._read_delay_s)
             if not self._is_deaf:
                 break
@@ -222,3 +251,8 @@ class Line:
         if self._is_deaf:
             await trio.sleep(0.5)
             raise SharedLogUnavailable("the connection is cut")
+        self._check_there()
+
+    def _check_there(self) -> None:
+        if self.partition.is_deleted:
+            raise NoSharedLog("there is no such topic")

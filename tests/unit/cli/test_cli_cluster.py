@@ -54,7 +54,7 @@ def test_what_is_no_address(command: str, url: str, said: str) -> None:
 def test_no_kafka_at_the_address(command: str) -> None:
     pytest.importorskip("confluent_kafka")
     server = f"127.0.0.1:{free_port()}"
-    refused = run(command, f"kafka://{server}/orders")
+    refused = run(command, f"kafka://{server}/orders", *(["--wait", "0s"] if command == "init" else []))
     assert refused.exit_code == 69
     what, advice = refused.stderr.splitlines()
     assert what.startswith(f"error [cluster_unreachable]: No Kafka answers at {server}: ")

@@ -107,8 +107,11 @@ class LeaderSearch:
 
 
 def settings(servers: str, options: Options | None, **more: Any) -> dict[str, Any]:
-    """For a client: our defaults, what the user says, and what must be, whose names have `_` for `.` here."""
-    must = {name.replace("_", "."): value for name, value in more.items()}
+    """For a client: our defaults, what the user says, and what must be, whose names have `_` for `.` here. None makes a
+    topic by asking for it: a cluster's log is not what Kafka makes then."""
+    must = {"allow.auto.create.topics": False} | {
+        name.replace("_", "."): value for name, value in more.items()
+    }
     return {**_DEFAULTS, "bootstrap.servers": servers, **(options or {}), **must, "logger": _Logger()}
 
 

@@ -285,7 +285,7 @@ class KafkaReader:
                 return unavailable
             if not first <= position <= end:
                 return OutOfRange(position, first, end)
-        return SharedLogUnavailable(error.str())
+        return (NoSharedLog if error.code() in _NOT_THERE else SharedLogUnavailable)(error.str())
 
     def _answer(self, consumer: Consumer, question: _Question) -> None:
         try:

@@ -52,12 +52,39 @@ class TopicSettings:
         }
 
 
+class _Waiting:
+    """For brokers, in a thread that ends soon when its task is cancelled."""
+
+    def __init__(self, wait_s: float, on_wait: Callable[[str], object]) -> None:
+        self._deadline_s = time.monotonic() + wait_s
+        self._on_wait, self._said = on_wait, ""
+
+    def goes_on(self, what: str) -> bool:
+        """Whether there is time left; then some of it has passed."""
+        trio.from_thread.check_cancelled()
+        if time.monotonic() > self._deadline_s:
+            return False
+        if what != self._said:
+            self._said = what
+            self._on_wait(what)
+        time.sleep(_STEP_S)
+        return True
+
+
 async def create_topic(
-    servers: str, topic: str, wanted: TopicSettings, options: Options | None = None
+    servers: str,
+    topic: str,
+    wanted: TopicSettings,
+    options: Options | None = None,
+    *,
+    wait_s: float = _CONNECT_S,
+    on_wait: Callable[[str], object] = lambda what: None,
 ) -> bool:
-    """Return whether it was made: False when it is there with these settings. Raises TopicDiffers,
-    TooFewBrokers, SharedLogUnavailable, ConfigError."""
-    return await _with_admin(servers, options, lambda admin: _create(admin, topic, wanted))
+    """Return whether it was made: False when it is there with these settings. `wait_s`: so long brokers that have just
+    been started may take; `on_wait` hears, in another thread, what is waited for. Raises TopicDiffers, TooFewBrokers,
+    SharedLogUnavailable, ConfigError."""
+    waiting = _Waiting(wait_s, on_wait)
+    return await _with_admin(servers, options, lambda admin: _create(admin, topic, wanted, waiting))
 
 
 async def delete_records(
@@ -107,34 +134,37 @@ def _result(future: Future[T]) -> T:
                 raise SharedLogUnavailable(f"Kafka did not answer in {_TIMEOUT_S:g} s") from None
 
 
-def _create(admin: AdminClient, topic: str, wanted: TopicSettings) -> bool:
-    _wait_for_kafka(admin)  # says sooner than what follows that there is none
-    new = NewTopic(topic, wanted.partitions, wanted.replication_factor, config=wanted.config())
-    try:
-        _result(admin.create_topics([new], request_timeout=_TIMEOUT_S)[topic])
-    except KafkaException as exception:
-        error = error_of(exception)
-        if error is not None and error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
-            raise TooFewBrokers(error.str()) from exception
-        if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-        _compare(admin, topic, wanted)
-        return False
-    _wait_for_leaders(admin, topic, wanted.partitions)
-    return True
-
-
-def _wait_for_kafka(admin: AdminClient) -> None:
-    deadline_s = time.monotonic() + _CONNECT_S
+def _create(admin: AdminClient, topic: str, wanted: TopicSettings, waiting: _Waiting) -> bool:
+    _wait_for_brokers(admin, wanted.replication_factor, waiting)
     while True:
-        trio.from_thread.check_cancelled()
+        new = NewTopic(topic, wanted.partitions, wanted.replication_factor, config=wanted.config())
         try:
-            admin.list_topics(timeout=_STEP_S * 10)
+            _result(admin.create_topics([new], request_timeout=_TIMEOUT_S)[topic])
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                if waiting.goes_on(f"for {wanted.replication_factor} machines of Kafka that take copies"):
+                    continue
+                raise TooFewBrokers(error.str()) from exception
+            if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            _compare(admin, topic, wanted)
+            return False
+        _wait_for_leaders(admin, topic, wanted.partitions)
+        return True
+
+
+def _wait_for_brokers(admin: AdminClient, wanted: int, waiting: _Waiting) -> None:
+    """Says sooner than what follows that there is no Kafka, or too little of it."""
+    while True:
+        try:
+            found = len(admin.list_topics(timeout=_STEP_S * 10).brokers)
         except KafkaException:
-            if time.monotonic() > deadline_s:
+            if not waiting.goes_on("for Kafka, which does not answer"):
                 raise
         else:
-            return
+            if found >= wanted or not waiting.goes_on(f"for Kafka: {found} of {wanted} machines are there"):
+                return
 
 
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:

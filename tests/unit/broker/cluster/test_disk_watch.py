@@ -12,8 +12,7 @@ from tests.unit.broker.cluster.test_clock_skew import Group
 from tickwheel_broker.background.disk_room import Room
 from tickwheel_broker.cluster.candidacy import Candidacy
 from tickwheel_broker.cluster.disk_watch import FULL_LOOK_S, FULL_S, LOOK_S, DiskWatch
-from tickwheel_broker.cluster.known_owner import KnownOwner
-from tickwheel_broker.cluster.silence import Silence
+from tickwheel_broker.cluster.known_owner import KnownOwner, Silence
 from tickwheel_broker.cluster.standing import Standing
 from timerlog.replication.rule import Said
 
@@ -45,7 +44,7 @@ class Node:
         self.watch = DiskWatch(
             self.candidacy,
             self.standing,
-            Silence(self.standing, self.known_owner),
+            Silence(self.known_owner, lambda: self.standing.listens),
             look,
             lambda: self.refused,
             PATIENCE_S,

@@ -15,9 +15,9 @@ from tests.support.native.driver import NOW_MS
 from tickwheel_broker.clock import TrioClock
 from tickwheel_broker.cluster.candidacy import Candidacy
 from tickwheel_broker.cluster.hold_off import HELD_OFF_TIMEOUTS, SILENT_TIMEOUTS, HoldOff
+from tickwheel_broker.cluster.known_owner import Silence
 from tickwheel_broker.cluster.node import Node, Role, replica_opener
 from tickwheel_broker.cluster.replicator import Replicator
-from tickwheel_broker.cluster.silence import Silence
 from tickwheel_broker.cluster.standing import Standing
 from tickwheel_simulation.cluster.group import Group
 from tickwheel_simulation.cluster.partition import Line, Partition
@@ -67,7 +67,7 @@ class Process:
             serve,
             owner_timeout_s=TIMEOUT_S / 2,
         )
-        silence = Silence(self.standing, self.node.known_owner)
+        silence = Silence(self.node.known_owner, lambda: self.standing.listens)
         self.hold_off = HoldOff(self.candidacy, self.standing, silence, TIMEOUT_S)
         self.node.on_given_up = self.hold_off.begin
 

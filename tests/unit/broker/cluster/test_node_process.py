@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -23,9 +24,10 @@ from tickwheel.protocol.bodies.requests import encode_body, hello
 from tickwheel.protocol.frames import FrameType
 from tickwheel_broker.background.disk_room import Room
 from tickwheel_broker.clock import SystemClock
-from tickwheel_broker.cluster import disk_watch, healing, node_process
+from tickwheel_broker.cluster import disk_watch, healing, log_loss, node_process
 from tickwheel_broker.cluster import node as node_module
 from tickwheel_broker.cluster.beginning import begin
+from tickwheel_broker.cluster.log_loss import LogLost
 from tickwheel_broker.cluster.node_process import Connected, serve_node
 from tickwheel_broker.cluster.own_number import NodeNumberTaken
 from tickwheel_broker.config.load import from_arguments
@@ -40,6 +42,7 @@ from timerlog.files.disk import FileSegment
 from timerlog.files.mapped_file import Region
 from timerlog.maintenance.backup import restore
 from timerlog.maintenance.repair import repair
+from timerlog.replication.record import Kind, unpack
 
 PATIENCE_S = 30.0
 URL = "kafka://127.0.0.1:9092/test"
@@ -65,6 +68,7 @@ class OneNode:
         self.others: list[OneNode] = []
         self.running: Running | None = None
         self.ended = trio.Event()
+        self.error: TickwheelError | None = None
 
     def _connect(self, _: Settings, is_healthy: Callable[[], bool]) -> AbstractAsyncContextManager[Connected]:
         @asynccontextmanager
@@ -91,6 +95,8 @@ class OneNode:
         async def run() -> None:
             try:
                 await self.serve(ready)
+            except LogLost as error:
+                self.error = error
             finally:
                 self.ended.set()
 
@@ -359,6 +365,36 @@ def test_an_owner_that_is_not_confirmed_lets_another_node_be_chosen(tmp_path: Pa
         assert "tickwheel_cluster_held_off 1.0" in (await one.get("/metrics")).text
         async with tickwheel.Client(f"{one.url},{two.url}") as client:
             await client.send("t", b"x")
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (Partition.delete, "The topic of this cluster in Kafka was deleted"),
+        (Partition.begin_anew, r"has read the cluster's log up to record \d+, and Kafka has it up to -?\d+"),
+    ],
+)
+def test_a_lost_log_ends_all_nodes_with_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Partition], None], words: str
+) -> None:
+    monkeypatch.setattr(log_loss, "LOST_S", 1.5)
+
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        one, two = nodes
+        one.assigner.choose(True)
+        await one.wait_role("owner")
+        await two.wait_role("follower")
+        harm(log)
+        for node in nodes:
+            await node.ended.wait()
+            assert isinstance(node.error, LogLost)
+            assert re.search(words, str(node.error))
+            assert "restore it" in node.error.advice
+        if not log.is_deleted:  # what stands there now is another log, in which no term of this one begins
+            heads = [unpack(record) or pytest.fail("it is a record") for record in log.records]
+            assert Kind.FENCE not in {head.kind for head, _ in heads}
 
     run(tmp_path, scenario)
 

@@ -182,7 +182,7 @@ async def test_attempts_leases_and_sizes_are_as_asked(store: Store) -> None:
         assert msgspec.msgpack.decode(nacked.payload, type=NackOk).results == ["nacked"]
         (returned,) = [one for one in wire.answers if one.type == FrameType.RETURN_OK]
         answer = msgspec.msgpack.decode(returned.payload, type=ReturnOk)
-        assert answer == ReturnOk(2, ["returned", "returned", "already_acked", "never_delivered"])
+        assert answer == ReturnOk(2, ["returned", "returned", "stale_receipt", "never_delivered"])
 
 
 async def test_shards_are_fetched_from_together(store: Store) -> None:

@@ -18,6 +18,7 @@ from tickwheel_broker.subscriptions import Subscriptions
 from tickwheel_simulation import run
 from tickwheel_simulation.disk import Inode
 from tickwheel_simulation.profile import Profile
+from timerlog.commitlog.addresses import END_POSITION
 from timerlog.engine.change import Change
 from timerlog.engine.look import Look
 from timerlog.engine.produce import Produce
@@ -200,7 +201,7 @@ def test_a_replay_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def _is_replaying(applier: Applier) -> bool:
     """While a log is replayed, nothing is staged at any place in it."""
-    return int(applier.tables.native.staging_position) >= 1 << 44
+    return int(applier.tables.native.staging_position) >= END_POSITION
 
 
 def test_answers_that_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint6
 
 /* Whether what lies in the log at a message's place is its record. */
 static int is_whole(const tw_store *store, const tw_row *row, uint64_t id) {
-    const uint8_t *record = store->log + row->position;
+    const uint8_t *record = tw_place(store->log, row->position);
     return row->record_bytes >= sizeof(tw_message) && row->record_bytes <= store->log_readable &&
            row->position <= store->log_readable - row->record_bytes && tw_load32(record + 4) == row->record_bytes &&
            tw_load64(record + 16) == id && tw_crc32c(record + 4, row->record_bytes - 4, 0) == tw_load32(record);
@@ -83,7 +83,7 @@ uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint
     uint64_t found = 0;
     for (uint64_t i = 0; i < n; i++) {
         if (i + 8 < n) __builtin_prefetch(&store->rows[ids[i + 8]]);
-        if (i + 4 < n) __builtin_prefetch(store->log + store->rows[ids[i + 4]].position);
+        if (i + 4 < n) __builtin_prefetch(tw_place(store->log, store->rows[ids[i + 4]].position));
         const tw_row *row = &store->rows[ids[i]];
         if (row->position >= store->staging_position) continue;
         if (!is_whole(store, row, ids[i])) damaged[found++] = ids[i];
@@ -110,7 +110,7 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
     int64_t due = 0;
     for (uint64_t i = 0; i < n; i++) {
         if (i + 8 < n && ids[i + 8] < store->next_id) __builtin_prefetch(&store->rows[ids[i + 8]]);
-        if (i + 4 < n && ids[i + 4] < store->next_id) __builtin_prefetch(store->log + store->rows[ids[i + 4]].position);
+        if (i + 4 < n && ids[i + 4] < store->next_id) __builtin_prefetch(tw_place(store->log, store->rows[ids[i + 4]].position));
         verdicts[i] = TW_IS_NOT_DUE;
         if (!is_scheduled(store, ids[i], versions[i])) continue;
         const tw_row *row = &store->rows[ids[i]];
@@ -452,7 +452,7 @@ int64_t tw_deliver_frame(const tw_store *store, uint32_t group_id, uint32_t subs
     for (uint64_t i = 0; i < n; i++) {
         uint64_t      id = topic->arrivals[seqs[i]].id;
         const tw_row *row = &store->rows[id];
-        if (i + 4 < n) __builtin_prefetch(store->log + store->rows[topic->arrivals[seqs[i + 4]].id].position);
+        if (i + 4 < n) __builtin_prefetch(tw_place(store->log, store->rows[topic->arrivals[seqs[i + 4]].id].position));
         const uint8_t *record = tw_at(store, row->position);
         uint64_t       content = row->record_bytes - sizeof(tw_message);
         if (content > frame_capacity - (uint64_t)(blob - frame)) return -1;

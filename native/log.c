@@ -13,7 +13,7 @@ int32_t tw_judge_record(const uint8_t *record, uint64_t room) {
 uint64_t tw_log_verify(const uint8_t *log, uint64_t position, uint64_t end, uint64_t *counts, int32_t *reason) {
     *reason = TW_READ_END_OF_RANGE;
     while (position < end && end - position >= sizeof(tw_head)) {
-        const uint8_t *record = log + position;
+        const uint8_t *record = tw_place(log, position);
         *reason = tw_judge_record(record, end - position);
         if (*reason != TW_READ_END_OF_RANGE) return position;
         counts[record[8]]++;
@@ -48,7 +48,7 @@ static int makes_sense(const tw_store *store, const tw_message *message) {
 
 int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need) {
     while (*position < end && end - *position >= sizeof(tw_head)) {
-        const uint8_t *record = store->log + *position;
+        const uint8_t *record = tw_place(store->log, *position);
         uint32_t bytes = tw_load32(record + 4);
         if (record[8] == TW_RECORD_MOVED) {
             int stop = tw_apply_moved(store, *position, need);

@@ -14,6 +14,9 @@
 
 enum { PAGE = 4096 };
 
+/* As a number: `base` alone may be outside of what is reserved. */
+static void *at_offset(void *base, uint64_t offset) { return (void *)((uintptr_t)base + offset); }
+
 void *tw_reserve(uint64_t bytes) {
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return base == MAP_FAILED ? NULL : base;
@@ -21,13 +24,13 @@ void *tw_reserve(uint64_t bytes) {
 
 int tw_map_file(void *base, uint64_t offset, int fd, uint64_t file_offset, uint64_t bytes, int writable) {
     int   protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *at = mmap((uint8_t *)base + offset, bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)file_offset);
+    void *at = mmap(at_offset(base, offset), bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)file_offset);
     return at == MAP_FAILED ? -errno : 0;
 }
 
 int tw_unmap_to_reserved(void *base, uint64_t offset, uint64_t bytes) {
     int   flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    void *at = mmap((uint8_t *)base + offset, bytes, PROT_NONE, flags, -1, 0);
+    void *at = mmap(at_offset(base, offset), bytes, PROT_NONE, flags, -1, 0);
     return at == MAP_FAILED ? -errno : 0;
 }
 
@@ -71,7 +74,7 @@ int tw_reading_fills_holes(int fd) {
 int tw_cover(void *base, uint64_t offset, uint64_t bytes, int writable) {
     int   protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     int   flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    void *at = mmap((uint8_t *)base + offset, bytes, protection, flags, -1, 0);
+    void *at = mmap(at_offset(base, offset), bytes, protection, flags, -1, 0);
     return at == MAP_FAILED ? -errno : 0;
 }
 

@@ -4,7 +4,8 @@
  * allocated on disk may be touched. So the C code sees one flat array, however far the file grows, and a full disk
  * shows as an error code of tw_allocate, never as a SIGBUS.
  *
- * All functions return 0 or a negated errno; tw_reserve returns NULL on failure. */
+ * All functions return 0 or a negated errno; tw_reserve returns NULL on failure. `base` with an `offset`: only their sum
+ * must be an address that is reserved, as for a log that begins at a position above 0. */
 #ifndef TICKWHEEL_MEMORY_H
 #define TICKWHEEL_MEMORY_H
 #include <stdint.h>

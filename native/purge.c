@@ -22,7 +22,7 @@ static int is_whole(const uint8_t *record, uint64_t room) {
 static int next_message(const tw_store *store, uint64_t *at, uint64_t limit, uint64_t end, int is_known,
                         uint64_t *message) {
     while (*at < limit) {
-        const uint8_t *record = store->log + *at;
+        const uint8_t *record = tw_place(store->log, *at);
         uint64_t       room = end - *at;
         if (room < sizeof(tw_head)) { *at = end; return NO_MESSAGE; }
         uint64_t bytes = tw_load32(record + 4);
@@ -55,7 +55,7 @@ static int next_message(const tw_store *store, uint64_t *at, uint64_t limit, uin
 
 /* The id of the message whose record lies there, if that is where its row finds it; 0: it was moved, or is gone. */
 static uint64_t current_id(const tw_store *store, uint64_t position) {
-    uint64_t id = tw_load64(store->log + position + sizeof(tw_head));
+    uint64_t id = tw_load64(tw_place(store->log, position + sizeof(tw_head)));
     if (id == 0 || id >= store->next_id) return 0;
     const tw_row *row = &store->rows[id];
     return row->state != TW_NONE && row->position == position ? id : 0;
@@ -128,7 +128,7 @@ static void put_moved(tw_store *store, const tw_row *row) {
                       .flags = row->flags, .groups = touched_groups(store, row)};
     memcpy(to, &moved, sizeof moved);
     to = put_groups(store, row, to + sizeof moved);
-    memcpy(to, store->log + row->position, row->record_bytes);
+    memcpy(to, tw_place(store->log, row->position), row->record_bytes);
     to[PRIORITY] = row->priority;
     tw_store64(to + DELIVER_AT, (uint64_t)row->deliver_at_ms);
     tw_store32(to, tw_crc32c(to + 4, row->record_bytes - 4, 0));
@@ -208,7 +208,7 @@ static void set_groups(tw_store *store, const tw_moved *moved, const uint8_t *en
 }
 
 int tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need) {
-    const uint8_t *record = store->log + position, *entries = record + sizeof(tw_head) + sizeof(tw_moved);
+    const uint8_t *record = tw_place(store->log, position), *entries = record + sizeof(tw_head) + sizeof(tw_moved);
     uint64_t       bytes = tw_load32(record + 4), before = sizeof(tw_head) + sizeof(tw_moved);
     tw_moved       moved;
     tw_message     message;

@@ -200,7 +200,7 @@ typedef struct {
 } tw_group;
 
 typedef struct {
-    const uint8_t *log; /* position p is at log + p, for p < log_readable */
+    const uint8_t *log; /* position p is at tw_place(log, p), for p < log_readable that is not purged */
     uint64_t log_readable;
     uint8_t *staging; /* records appended but not yet written; the first is at staging_position */
     uint64_t staging_capacity;
@@ -244,8 +244,8 @@ enum {
     TW_ORDERED_PRIORITY = 50, /* of every message with an ordering key: one lane keeps their order */
     TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest */
 };
-/* Positions from here on are not in the log yet: see bulk.c. */
-#define TW_FOREIGN (UINT64_C(1) << 46)
+/* The log ends before this position; those from here on are not in the log yet: see bulk.c. */
+#define TW_FOREIGN (UINT64_C(1) << 62)
 #define TW_NEED_ORDERS UINT64_MAX
 #define TW_NEED_MORE_TIME (UINT64_MAX - 1)
 #define TW_MAX_TIME_MS INT64_C(253402300799999)
@@ -288,11 +288,17 @@ static inline void tw_store32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
 static inline void tw_store64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
 static inline uint64_t tw_padded(uint64_t bytes) { return (bytes + 7) & ~UINT64_C(7); }
 
+/* The byte at a position of a log. `log` is where position 0 would be, which may be outside of all that is mapped: a number,
+ * no pointer to anything. */
+static inline const uint8_t *tw_place(const uint8_t *log, uint64_t position) {
+    return (const uint8_t *)((uintptr_t)log + position);
+}
+
 /* The bytes of the log at a position, written or still staged. */
 static inline const uint8_t *tw_at(const tw_store *store, uint64_t position) {
     if (position >= TW_FOREIGN) return store->foreign + (position - TW_FOREIGN);
     if (position >= store->staging_position) return store->staging + (position - store->staging_position);
-    return store->log + position;
+    return tw_place(store->log, position);
 }
 
 /* The topic whose keys those of a topic's messages are: a shard's are its parent's. 0 for a number that no topic can

@@ -67,14 +67,23 @@ class TooManyOpenFiles(DiskFull):
     )
 
 
-class NoAddressSpace(StoreError):
-    """The process may not reserve the addresses into which files are mapped."""
+class NoAddressSpace(DiskFull):
+    """The process has no addresses left into which files are mapped, or may not reserve any. The disk is in order, but
+    what needs more of them is refused, as on one that is full."""
 
     code = "no_address_space"
     advice = (
         "Lift the limit of address space (ulimit -v unlimited; LimitAS=infinity for systemd). Addresses are reserved "
-        "for tables to grow and cost no memory; to limit memory, use a control group (MemoryMax=)."
+        "for tables to grow and cost no memory; to limit memory, use a control group (MemoryMax=). A process has "
+        "addresses for some tens of small brokers, or for one large one: give each a process of its own."
     )
+
+
+class LogAtItsEnd(DiskFull):
+    """There is no position behind the last one of the log."""
+
+    code = "log_at_its_end"
+    advice = "Let this broker deliver what it has, and send to another one with a directory of its own."
 
 
 class NoDataDirectory(BadDirectory):

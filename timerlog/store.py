@@ -35,7 +35,7 @@ from timerlog.engine.space import Space
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.engine.transaction import Transactions
-from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull, TooManyOpenFiles
+from timerlog.errors import DirectoryGone, DirectoryReadOnly, DiskFull
 from timerlog.files.disk import Disk, FileDisk
 from timerlog.files.held_space import Spare
 from timerlog.files.lock import DirectoryLock
@@ -62,7 +62,9 @@ LEAST_BYTES = 5 * MIB
 
 
 def too_full(directory: Path, error: DiskFull) -> DiskFull:
-    """The same error, which says how much room a start needs."""
+    """The same error, which says how much room a start needs; as it is where the disk is in order."""
+    if type(error) is not DiskFull:
+        return error
     free_mib = shutil.disk_usage(directory).free / MIB
     return DiskFull(
         f"{error}: {free_mib:.1f} MiB are free for {directory}, and a start needs {LEAST_BYTES // MIB} MiB "
@@ -78,7 +80,7 @@ class Store:
         """Opens or creates a data directory and recovers what a crash left.
 
         Raises ``DirectoryLocked``, ``DirectoryReadOnly``, ``ReplicaDirectory``, ``DamagedLog``, ``UnsupportedFormat``,
-        ``DiskFull``.
+        ``DiskFull``, ``NoAddressSpace``.
         """
         lock = DirectoryLock(directory)
         try:
@@ -87,12 +89,9 @@ class Store:
         except PermissionError as error:
             lock.release()
             raise DirectoryReadOnly(f"{error.filename} cannot be written") from error
-        except TooManyOpenFiles:
-            lock.release()
-            raise
         except DiskFull as error:
             lock.release()
-            raise too_full(directory, error) from error
+            raise too_full(directory, error) from error.__cause__
         except BaseException:
             lock.release()
             raise

@@ -39,6 +39,7 @@ from tickwheel_broker.security.access import Access, open_access
 from tickwheel_broker.wiring import connection_parts, watched_parts
 from tickwheel_native import memory
 from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -301,7 +302,7 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
 
 def store_settings(settings: Settings) -> StoreSettings:
     return StoreSettings(
-        segment_bytes=settings.segment_bytes,
+        segment_bytes=-(-settings.segment_bytes // PAGE_BYTES) * PAGE_BYTES,
         disk_reserve_bytes=settings.disk_reserve_bytes,
         max_body_bytes=settings.max_body_bytes,
         max_frame_bytes=settings.max_frame_bytes,

@@ -6,7 +6,7 @@ from tickwheel.protocol.bodies.requests import encode_error
 from tickwheel.protocol.errors import ServerError, TickwheelError, error_class
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel_broker.group_commit import SyncFailed
-from timerlog.errors import DirectoryGone, LogFailed, StoreError
+from timerlog.errors import DirectoryGone, DiskFull, LogFailed, StoreError
 
 
 class AddressInUse(TickwheelError):
@@ -63,6 +63,12 @@ def refusal_of(error: StoreError | TickwheelError) -> TickwheelError:
     if ends_the_broker(error):
         raise error
     return from_store(error)
+
+
+def no_room(error: DiskFull) -> TickwheelError:
+    """What a client is told of a send for which there is no room: one code, and what it is that is used up."""
+    cls = error_class(DiskFull.code)
+    return cls() if type(error) is DiskFull else cls(str(error), advice=error.advice)
 
 
 def advice_for(error: StoreError) -> str:

@@ -84,6 +84,11 @@ def view(base: Address, offset: int, count_bytes: int) -> memoryview:
     return memoryview(ffi.buffer(ffi.cast("char *", base) + offset, count_bytes))
 
 
+def shifted(base: Address, offset: int) -> Address:
+    """The address so many bytes behind another one, or before it; it need not be one of the process."""
+    return ffi.cast("void *", (number_of(base) + offset) % (1 << 64))
+
+
 def number_of(base: Address) -> int:
     """The address as a number."""
     return int(ffi.cast("uintptr_t", base))

@@ -22,7 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.native.driver import MIB, NOW_MS
 from tests.support.native.driver import SMALL as SMALL_SETTINGS
 from tests.support.native.frames import ack_payload, delivered, send
+from tests.support.stores.far import FAR, begin
 from tickwheel_native import lib
+from timerlog.commitlog import addresses
 from timerlog.commitlog.records import Outbound, send_payload
 from timerlog.errors import TransactionRefused
 from timerlog.layout import MessageState
@@ -64,9 +66,14 @@ class InFlight:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    @initialize()
-    def open(self) -> None:
+    @initialize(position=st.sampled_from([0, FAR]))
+    def open(self, position: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-model-"))
+        # So little room that the log moves again and again.
+        self.patch = mock.patch.object(addresses, "ROOM_BYTES", 2 * SMALL.segment_bytes)
+        self.patch.start()
+        if position:
+            begin(self.directory, position, SMALL)
         self.now_ms = NOW_MS
         self.messages: dict[int, Expected] = {}
         self.gone: list[Expected] = []  # purged
@@ -79,6 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.holders = {t: self.store.holders.acquire(group) for t, group in self.groups.items()}
 
     def teardown(self) -> None:
+        self.patch.stop()
         self.store.close(clean=False)
         shutil.rmtree(self.directory)
 

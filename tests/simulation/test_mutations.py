@@ -20,6 +20,7 @@ from tickwheel_native import lib
 from tickwheel_simulation import run
 from tickwheel_simulation.disk import Inode
 from tickwheel_simulation.profile import Profile
+from timerlog.commitlog.addresses import END_POSITION
 from timerlog.engine.change import Change
 from timerlog.engine.deliver import Deliver
 from timerlog.engine.look import Look
@@ -222,7 +223,7 @@ def test_a_replay_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def _is_replaying(applier: Applier) -> bool:
     """While a log is replayed, nothing is staged at any place in it."""
-    return int(applier.tables.native.staging_position) >= 1 << 44
+    return int(applier.tables.native.staging_position) >= END_POSITION
 
 
 def test_answers_that_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

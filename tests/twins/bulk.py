@@ -13,7 +13,7 @@ from tests.twins.log import HEAD, MESSAGE, MESSAGE_TYPE, make_record
 from tests.twins.store import MESSAGE_HEAD_BYTES, NONE, ORDERED, SCHEDULED, TwinStore, padded
 from tickwheel_native import crc32c
 
-FOREIGN: Final = 1 << 46
+FOREIGN: Final = 1 << 62
 FILL_TYPE: Final = 25
 SOUND, BAD_RECORD, BAD_ID, BAD_MESSAGE = range(4)
 ORDERED_PRIORITY: Final = 50

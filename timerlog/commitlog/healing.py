@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import memory, scan
+from tickwheel_native import scan
 from timerlog.commitlog.log import CommitLog
 from timerlog.commitlog.reader import END_RECORD, padded
 from timerlog.errors import BeingHealed
@@ -78,7 +78,7 @@ class Healing:
         count = min(len(data), log.durable_position - position)
         if count <= 0 or base not in log.segments:
             return 0
-        here = np.frombuffer(memory.view(log.base_pointer, position, count), np.uint8)
+        here = np.frombuffer(log.addresses.view(position, count), np.uint8)
         differing = np.flatnonzero(here != np.frombuffer(data, np.uint8, count))
         if not len(differing):
             return 0
@@ -102,12 +102,14 @@ class Healing:
         size_bytes = record_bytes(log, position)
         if not RECORD_HEAD_BYTES <= size_bytes <= room:
             return False
-        return bool(scan.check_records(log.base_pointer, np.array([position]), np.array([size_bytes]))[0])
+        return bool(
+            scan.check_records(log.addresses.pointer, np.array([position]), np.array([size_bytes]))[0]
+        )
 
 
 def record_bytes(log: CommitLog, position: int) -> int:
     """How long the record there says that it is."""
-    return int.from_bytes(memory.view(log.base_pointer, position + 4, 4), "little")
+    return int.from_bytes(log.addresses.view(position + 4, 4), "little")
 
 
 class Scrub:
@@ -153,7 +155,7 @@ class Scrub:
 
     def _scan(self, at: int, end: int) -> tuple[int, int]:
         into = np.empty(_RECORDS_A_STEP, np.uint64)
-        stop, _, reason = scan.scan(self._log.base_pointer, at, end, _ALL, into)
+        stop, _, reason = scan.scan(self._log.addresses.pointer, at, end, _ALL, into)
         return stop, reason
 
     def _behind_damage(self, at: int, base: int) -> int:

@@ -21,11 +21,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from tickwheel_native import Buffer, memory
+from tickwheel_native import Buffer
 from tickwheel_native import log as native_log
 from tickwheel_native import store as native_store
+from timerlog.commitlog.addresses import LogAddresses
 from timerlog.commitlog.durability import Durability, OnDisk, SyncTicket
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, pack_segment_header
+from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
 from timerlog.files.held_space import Lender, allocate_lent
@@ -55,7 +56,7 @@ class CommitLog:
     native: Any
     segment_bytes: int
     log_id: int
-    base_pointer: Any
+    addresses: LogAddresses
     durability: Durability = field(default_factory=OnDisk)
     durable_position: int = 0
     syncs: int = 0
@@ -85,13 +86,13 @@ class CommitLog:
         staging = np.empty(capacity, np.uint8)
         self._staging = staging.data
         native_store.use_staging(self.native, staging)
-        native_log.read_from(self.native, self.base_pointer)
+        native_log.read_from(self.native, self.addresses.pointer)
 
     def attach(self, base: int, file: SegmentFile) -> None:
         """Makes an existing segment readable."""
         assert base % self.segment_bytes == 0, "a segment begins at a multiple of its size"
         self._segments[base] = file
-        file.map_into(self.base_pointer, base, self.segment_bytes)
+        file.map_into(self.addresses.pointer, base, self.segment_bytes)
 
     def start_at(self, position: int) -> None:
         """Continues appending at a position inside the last attached segment."""
@@ -108,6 +109,7 @@ class CommitLog:
         a part of its header may be: the next start drops it."""
         if self._failed:
             raise LogFailed(self._failed)
+        self._reach(base + self.segment_bytes)
         file = self.disk.open_segment(base, create=True)
         wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
         try:
@@ -121,6 +123,17 @@ class CommitLog:
             raise
         self.attach(base, file)
         return file
+
+    def _reach(self, end: int) -> None:
+        """Gives the log addresses up to ``end``. Raises ``NoAddressSpace``, ``LogAtItsEnd``: then nothing has
+        changed."""
+        first = min(self._segments, default=end - self.segment_bytes)
+        self.addresses.reach(first, end, self._map_segments)
+        native_log.read_from(self.native, self.addresses.pointer)
+
+    def _map_segments(self, pointer: Any) -> None:
+        for base, file in self._segments.items():
+            file.map_into(pointer, base, self.segment_bytes)
 
     def _sync_created(self, file: SegmentFile) -> None:
         try:
@@ -251,6 +264,7 @@ class CommitLog:
         self.ensure_room(len(payload) + 4 * RECORD_HEAD_BYTES)
         self.flush()
         bases = self.following_bases(len(sources))
+        self._reach(bases[-1] + 2 * self.segment_bytes)
         linked: list[int] = []
         try:
             for base, source in zip(bases, sources, strict=True):
@@ -304,11 +318,11 @@ class CommitLog:
         start = base + SEGMENT_HEADER_BYTES
         if base not in self._segments or start + RECORD_HEAD_BYTES > self.native.staging_position:
             return False
-        return bool(self.native.log[start + 8] == RecordType.BASE)
+        return self.addresses.view(start + 8, 1)[0] == RecordType.BASE
 
     def detach(self, base: int) -> SegmentFile:
         """Takes a segment out of the log, for its file to be deleted: nothing may refer to it any more."""
-        memory.unmap_to_reserved(self.base_pointer, base, self.segment_bytes)
+        self.addresses.unmap(base, self.segment_bytes)
         return self._segments.pop(base)
 
     def flush(self) -> int:
@@ -435,4 +449,4 @@ class CommitLog:
 
     def close(self) -> None:
         self.close_files()
-        memory.release(self.base_pointer, ADDRESS_SPACE_BYTES)
+        self.addresses.release()

@@ -18,12 +18,8 @@ import numpy as np
 from tickwheel_native import Buffer, crc32c, lib, memory
 from tickwheel_native import log as native_log
 from tickwheel_native.arrays import uint8s
-from timerlog.commitlog.segments import (
-    ADDRESS_SPACE_BYTES,
-    SegmentHeader,
-    reserve_log_address_space,
-    segment_header_of,
-)
+from timerlog.commitlog.addresses import LogAddresses
+from timerlog.commitlog.segments import SegmentHeader, segment_header_of
 from timerlog.errors import DamagedLog
 from timerlog.files.disk import segment_name
 from timerlog.layout import (
@@ -70,7 +66,7 @@ def whole_bytes(data: Buffer) -> int:
 class LogReader:
     """Reads the segments of an existing log."""
 
-    base: Any
+    addresses: LogAddresses
     segment_bytes: int
     sizes: dict[int, int]  # base → size in bytes, of the segments with a whole header
     counts: Any = field(default_factory=native_log.new_counts)
@@ -78,11 +74,11 @@ class LogReader:
     def verify(self, position: int) -> tuple[int, int]:
         """Returns (position of the first record that is not whole, reason) within the position's segment."""
         segment = position // self.segment_bytes * self.segment_bytes
-        return native_log.verify(self.base, position, segment + self.sizes[segment], self.counts)
+        return native_log.verify(self.addresses.pointer, position, segment + self.sizes[segment], self.counts)
 
     def _bytes(self, start: int, end: int) -> bytes:
         """A copy: a broker may be writing there, and numpy does not bear that what it looks at changes."""
-        return bytes(memory.view(self.base, start, end - start))
+        return bytes(self.addresses.view(start, end - start))
 
     def record_counts(self) -> dict[int, int]:
         """How many records of each type were read."""
@@ -148,8 +144,9 @@ class MappedLog:
             if header != SegmentHeader(base, first.segment_bytes, first.log_id):
                 raise DamagedLog(f"segment {segment_name(base)} belongs to another log")
         self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
-        self.base = reserve_log_address_space()
-        self.reader = LogReader(self.base, self.segment_bytes, {})
+        self._paths: dict[int, Path] = {}
+        self.addresses = LogAddresses(min(paths), max(paths) + self.segment_bytes)
+        self.reader = LogReader(self.addresses, self.segment_bytes, {})
         try:
             for base, path in sorted(paths.items()):
                 self._map(base, path)
@@ -163,14 +160,15 @@ class MappedLog:
         return cls({int(path.stem): path for path in folder.glob("*.log") if path.stem.isdigit()})
 
     def remap(self, base: int, path: Path) -> None:
-        """Takes another file for a segment."""
-        memory.unmap_to_reserved(self.base, base, self.segment_bytes)
+        """Takes another file for a segment, or a file for the segment that follows."""
+        self.addresses.reach(self.bases[0], base + self.segment_bytes, self._map_all)
+        self.addresses.unmap(base, self.segment_bytes)
         self._map(base, path)
 
     def drop(self, base: int) -> None:
         """Goes on without a segment."""
-        memory.unmap_to_reserved(self.base, base, self.segment_bytes)
-        del self.reader.sizes[base]
+        self.addresses.unmap(base, self.segment_bytes)
+        del self.reader.sizes[base], self._paths[base]
 
     def is_record(self, position: int) -> bool:
         """Whether a whole record begins there."""
@@ -202,15 +200,24 @@ class MappedLog:
         return 0
 
     def _map(self, base: int, path: Path) -> None:
+        self.reader.sizes[base] = self._map_into(self.addresses.pointer, base, path)
+        self._paths[base] = path
+
+    def _map_all(self, pointer: memory.Address) -> None:
+        for base, path in self._paths.items():
+            self.reader.sizes[base] = self._map_into(pointer, base, path)
+
+    def _map_into(self, pointer: memory.Address, base: int, path: Path) -> int:
+        """Returns how many bytes it has."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size_bytes = min(os.fstat(fd).st_size, self.segment_bytes)
-            result = memory.map_file(self.base, base, fd, 0, size_bytes, writable=False)
+            result = memory.map_file(pointer, base, fd, 0, size_bytes, writable=False)
         finally:
             os.close(fd)
         if result:
             raise OSError(-result, f"cannot map {path.name}: {os.strerror(-result)}")
-        self.reader.sizes[base] = size_bytes
+        return size_bytes
 
     # -- the log as a whole --
 
@@ -249,7 +256,7 @@ class MappedLog:
         return sorted(self.reader.sizes)
 
     def bytes_at(self, position: int, count: int) -> bytes:
-        return bytes(memory.view(self.base, position, count))
+        return bytes(self.addresses.view(position, count))
 
     def first_type(self) -> int:
         """The type of the first record; 0 when there is none."""
@@ -260,7 +267,7 @@ class MappedLog:
 
     def close(self) -> None:
         """No byte of it may be read afterwards."""
-        memory.release(self.base, ADDRESS_SPACE_BYTES)
+        self.addresses.release()
 
 
 def _header(path: Path) -> SegmentHeader:

@@ -1,26 +1,27 @@
-"""Segments of the CommitLog as files: what their headers say, and the addresses into which all of them are mapped.
+"""Segments of the CommitLog as files: what their headers say.
 
 A segment begins with 64 bytes that say which log it belongs to and where in it, so that each file can be told from any
-other. Every position of the log is an offset in one range of reserved addresses.
+other.
 """
 
 from __future__ import annotations
 
-import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from tickwheel_native import crc32c, memory
 from timerlog.errors import NoAddressSpace, UnsupportedFormat
-from timerlog.files.disk import Disk
+from timerlog.files.disk import Disk, SegmentFile
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 
 MAGIC: Final = b"TWCOMLOG"
-ADDRESS_SPACE_BYTES: Final = 1 << 44
 #: Lists the segments that are being taken into the log, while that lasts.
 ADOPTING: Final = "adopting"
 ADOPTING_FORMAT: Final = 1
@@ -59,40 +60,40 @@ def segment_header_of(path: Path) -> SegmentHeader | None:
         return unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
 
 
-def reserve_log_address_space() -> Any:
-    base = memory.reserve(ADDRESS_SPACE_BYTES)
-    if base == memory.NULL:
-        raise NoAddressSpace(
-            f"cannot reserve address space for the log: {os.strerror(memory.reserve_errno())}"
-        )
-    return base
+@contextmanager
+def _content(file: SegmentFile, count: int) -> Iterator[memoryview]:
+    """The first bytes of a segment, as long as the context lasts. Raises ``NoAddressSpace``."""
+    address = memory.reserve(count)
+    if address == memory.NULL:
+        raise NoAddressSpace(f"cannot reserve {count} bytes of address space to look at a segment")
+    try:
+        file.map_into(address, 0, count)
+        yield memory.view(address, 0, count)
+    finally:
+        memory.release(address, count)
 
 
-def read_segment_header(disk: Disk, base_pointer: Any, base: int) -> SegmentHeader | None:
-    """Reads a segment's header through a temporary mapping; None when it is not whole."""
+def read_segment_header(disk: Disk, base: int) -> SegmentHeader | None:
+    """Reads a segment's header; None when it is not whole."""
     file = disk.open_segment(base, create=False)
     try:
         if file.size_bytes < SEGMENT_HEADER_BYTES:
             return None
-        file.map_into(base_pointer, 0, 4096)
-        data = bytes(memory.view(base_pointer, 0, SEGMENT_HEADER_BYTES))
-        memory.unmap_to_reserved(base_pointer, 0, 4096)
+        with _content(file, PAGE_BYTES) as content:
+            data = bytes(content[:SEGMENT_HEADER_BYTES])
     finally:
         file.close()
     return unpack_segment_header(data)
 
 
-def is_unused(disk: Disk, base_pointer: Any, base: int) -> bool:
+def is_unused(disk: Disk, base: int) -> bool:
     """Whether a segment without a whole header is one whose creation was interrupted: it may have a part of its header,
     and nothing was ever written behind that."""
     file = disk.open_segment(base, create=False)
     try:
         if file.size_bytes <= SEGMENT_HEADER_BYTES:
             return True
-        file.map_into(base_pointer, 0, file.size_bytes)
-        content = np.frombuffer(memory.view(base_pointer, 0, file.size_bytes), np.uint8)
-        unused = not content[SEGMENT_HEADER_BYTES:].any()
-        memory.unmap_to_reserved(base_pointer, 0, file.size_bytes)
-        return unused
+        with _content(file, file.size_bytes) as content:
+            return not np.frombuffer(content, np.uint8)[SEGMENT_HEADER_BYTES:].any()
     finally:
         file.close()

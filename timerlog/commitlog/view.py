@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import memory, scan
+from timerlog.commitlog.addresses import LogAddresses
 from timerlog.commitlog.reader import END_RECORD, LogReader
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, reserve_log_address_space
-from timerlog.files.disk import segment_name
+from timerlog.errors import NoAddressSpace
+from timerlog.files.disk import segment_bases, segment_name
 from timerlog.files.mapped_file import mapped
 from timerlog.layout import (
     MESSAGE_HEAD,
@@ -73,18 +74,18 @@ class Scanned:
 
 
 class LogView:
-    """The CommitLog's segments, mapped when they are first looked at; a position is an index into ``_bytes``."""
+    """The CommitLog's segments, mapped when they are first looked at. What a broker writes while the view is there is
+    in it, as far as its addresses reach: a tebibyte at least."""
 
     def __init__(self, directory: Path, segment_bytes: int) -> None:
         self._directory, self._segment_bytes = directory, segment_bytes
-        self._base = reserve_log_address_space()
-        flat = np.frombuffer(memory.view(self._base, 0, ADDRESS_SPACE_BYTES), np.uint8)
-        self._words = flat.view("<u8")
-        self._bytes = flat.data
+        bases = segment_bases(directory) or [0]
+        self._addresses = LogAddresses(bases[0], bases[-1] + segment_bytes)
+        self._pointer = self._addresses.pointer
         self._ends: dict[int, int] = {}
 
     def close(self) -> None:
-        memory.release(self._base, ADDRESS_SPACE_BYTES)
+        self._addresses.release()
 
     def records(self, ids: Int64Array, rows: Array) -> Records:
         """Finds the records of messages. What they say is checked against the rows, their checksum is not."""
@@ -92,7 +93,7 @@ class LogView:
         sizes = rows["record_bytes"].astype(np.int64)
         readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
         is_whole, lengths = scan.message_parts(
-            self._base, np.asarray(ids, np.int64), positions, np.where(readable, sizes, 0)
+            self._pointer, np.asarray(ids, np.int64), positions, np.where(readable, sizes, 0)
         )
         return Records(is_whole, positions, *lengths)
 
@@ -108,17 +109,17 @@ class LogView:
 
     def read(self, start: int, size_bytes: int) -> bytes:
         """Bytes that ``records`` or ``scan`` has found."""
-        return bytes(self._bytes[start : start + size_bytes])
+        return bytes(self._addresses.view(start, size_bytes))
 
     def gather(self, starts: Int64Array, sizes: Int64Array) -> npt.NDArray[np.uint8]:
         """Pieces that ``records`` has found, one behind the other."""
         gathered = np.empty(int(sizes.sum()), np.uint8)
-        scan.gather(self._base, starts, sizes, gathered)
+        scan.gather(self._pointer, starts, sizes, gathered)
         return gathered
 
     def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
         """Whether each of the records that ``records`` has found matches its checksum."""
-        return scan.check_records(self._base, positions, sizes)
+        return scan.check_records(self._pointer, positions, sizes)
 
     def heads(self, positions: Int64Array) -> Array:
         """The heads of records that ``scan`` has found."""
@@ -131,7 +132,8 @@ class LogView:
 
     def word(self, positions: Int64Array) -> Int64Array:
         """The whole numbers of 8 bytes at some positions, each a multiple of 8."""
-        return self._words[positions // 8].view(np.int64)
+        words: Int64Array = self.gather(positions, np.full(len(positions), 8)).view(np.int64)
+        return words
 
     def messages(self, positions: Int64Array) -> Array:
         """The heads of MESSAGE records that ``scan`` has found, with all that stands before the key."""
@@ -163,7 +165,7 @@ class LogView:
             position = max(position, base + SEGMENT_HEADER_BYTES)
             positions = np.empty(_SCANNED, np.uint64)
             position, found, reason = scan.scan(
-                self._base, position, min(self._end(base), end), types, positions
+                self._pointer, position, min(self._end(base), end), types, positions
             )
             here = positions[:found].astype(np.int64)
             if reason == END_RECORD and base + self._segment_bytes < end:
@@ -180,7 +182,7 @@ class LogView:
         base = position // self._segment_bytes * self._segment_bytes
         end = self._end(base)
         sizes = {base: end - base} if end else {}
-        return LogReader(self._base, self._segment_bytes, sizes).marked_behind(position)
+        return LogReader(self._addresses, self._segment_bytes, sizes).marked_behind(position)
 
     def _readable_ends(self, positions: Int64Array) -> Int64Array:
         """For each position, where the readable part of its segment ends; 0 when it is gone."""
@@ -198,6 +200,7 @@ class LogView:
         return end
 
     def _map(self, base: int) -> int:
+        """Where what can be read of it ends; 0: it is gone. Raises ``NoAddressSpace``."""
         path = self._directory / segment_name(base)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -205,8 +208,10 @@ class LogView:
             return 0
         try:
             size = min(os.fstat(fd).st_size, self._segment_bytes)
+            if not self._addresses.holds(base, base + self._segment_bytes):
+                raise NoAddressSpace(f"{path.name} was written long after the log was first looked at")
             if size:
-                mapped(memory.map_file(self._base, base, fd, 0, size, writable=False), path)
+                mapped(memory.map_file(self._pointer, base, fd, 0, size, writable=False), path)
         finally:
             os.close(fd)
         return base + size

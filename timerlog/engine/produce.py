@@ -69,6 +69,7 @@ class Ingested:
     stop_frame: tuple[int, int, memoryview] | None
     exceptions: int = 0
     stop_flags: int = 0  #: of the frame: the three bytes behind its type
+    refused: DiskFull | None = None  #: why there is no room for it
 
 
 class SendRights:
@@ -123,6 +124,7 @@ class Produce:
         consumed, messages, frames = 0, 0, 0
         result = self._ingested
         replies: list[bytes] = []
+        refused: DiskFull | None = None
         while True:
             ingest.ingest(self._native, source, consumed, now_ms, self._replies, result)
             payload_offset = consumed + int(result.stop_payload_offset)
@@ -144,11 +146,13 @@ class Produce:
             try:
                 with self._reserve.closed():
                     self._provide(stop, int(result.need), data, payload_offset)
-            except DiskFull:
+            except DiskFull as error:
                 if not self._native.is_full:  # the answer of a repeated send must be that of the first time
                     self._native.is_full = 1
                     continue
                 stop = Stop.DISK_FULL
+                # With its frames it would be a cycle in which the caller's bytes are.
+                refused = error.with_traceback(None)
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
                 break
         if messages:
@@ -161,7 +165,10 @@ class Produce:
         answer = b"".join(replies)
         exceptions = (len(answer) - frames * _REPLY_BYTES) // _EXCEPTION_BYTES
         position = self._log.appended_position
-        return Ingested(consumed, messages, answer, position, Stop(stop), frame, exceptions, flags)
+        return Ingested(
+            consumed, messages, answer, position, Stop(stop), frame,
+            exceptions=exceptions, stop_flags=flags, refused=refused,
+        )  # fmt: skip
 
     def _provide(self, need: int, amount: int, data: Buffer, payload_offset: int) -> None:
         """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""

@@ -102,6 +102,11 @@ def segment_name(base: int) -> str:
     return f"{base:020d}.log"
 
 
+def segment_bases(folder: Path) -> list[int]:
+    """Where the segments in a folder begin, in order."""
+    return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
+
+
 def segment_path(directory: Path, base: int) -> Path:
     """Where a segment of a data directory is."""
     return directory / LOG_FOLDER / segment_name(base)
@@ -216,7 +221,7 @@ class FileDisk:
         return self._log_directory / segment_name(base)
 
     def segments(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._log_directory.glob("*.log") if path.stem.isdigit())
+        return segment_bases(self._log_directory)
 
     def open_segment(self, base: int, *, create: bool) -> SegmentFile:
         return FileSegment(self._path(base), create)

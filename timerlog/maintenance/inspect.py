@@ -9,20 +9,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from tickwheel_native import memory
+from timerlog.commitlog.addresses import LogAddresses
 from timerlog.commitlog.reader import END_OF_RANGE, END_RECORD, REASONS, ZEROS, LogReader
-from timerlog.commitlog.segments import (
-    ADDRESS_SPACE_BYTES,
-    SegmentHeader,
-    is_unused,
-    read_segment_header,
-    reserve_log_address_space,
-)
+from timerlog.commitlog.segments import SegmentHeader, is_unused, read_segment_header
 from timerlog.files.checksums import table_sum
 from timerlog.files.disk import LOG_FOLDER, Disk, FileDisk, check_data_directory, segment_name
 from timerlog.layout import FORMAT_VERSION, KEYS_MAGIC, SEGMENT_HEADER_BYTES, RecordType
@@ -94,15 +89,12 @@ def _read_log(directory: Path, disk: Disk) -> InspectReport:
     """Begins anew when a purge has just taken a segment away that was about to be read."""
     for attempt in range(_ATTEMPTS):
         report = InspectReport(directory=str(directory))
-        base = reserve_log_address_space()
         try:
-            _Inspection(disk, base, report).run()
+            _Inspection(disk, report).run()
             break
         except FileNotFoundError:
             if attempt == _ATTEMPTS - 1:
                 raise
-        finally:
-            memory.release(base, ADDRESS_SPACE_BYTES)
     return report
 
 
@@ -173,24 +165,22 @@ def _format(name: str, head: bytes) -> int | None:
 
 
 class _Inspection:
-    def __init__(self, disk: Disk, base: object, report: InspectReport) -> None:
-        self.disk, self.base, self.report = disk, base, report
+    def __init__(self, disk: Disk, report: InspectReport) -> None:
+        self.disk, self.report = disk, report
 
     def run(self) -> None:
-        headers = {
-            segment: read_segment_header(self.disk, self.base, segment) for segment in self.disk.segments()
-        }
+        headers = {segment: read_segment_header(self.disk, segment) for segment in self.disk.segments()}
         whole = {segment: header for segment, header in headers.items() if header is not None}
         self.report.segments = len(headers)
         if not headers:
             return
         led_to = self._read(whole) if whole else None
         for segment in headers.keys() - whole.keys():
-            if segment == led_to and read_segment_header(self.disk, self.base, segment) is not None:
+            if segment == led_to and read_segment_header(self.disk, segment) is not None:
                 continue  # a broker made it and went on there meanwhile
             # The creation of the newest segment may have been interrupted: then it is unused, and no END leads there.
             is_newest = segment == max(headers) and segment != led_to
-            unused = is_newest and is_unused(self.disk, self.base, segment)
+            unused = is_newest and is_unused(self.disk, segment)
             self._damage(segment, 0, "damaged header", torn_tail=unused)
         self.report.damage.sort(key=lambda damage: (damage.file, damage.offset))
 
@@ -198,14 +188,15 @@ class _Inspection:
         """Returns the segment to which an END of the newest one leads."""
         segment_bytes = next(iter(headers.values())).segment_bytes
         files = {segment: self.disk.open_segment(segment, create=False) for segment in headers}
-        try:
-            for segment, file in files.items():
-                file.map_into(self.base, segment, segment_bytes)
-            sizes = {segment: min(file.size_bytes, segment_bytes) for segment, file in files.items()}
-            return self._verify(LogReader(self.base, segment_bytes, sizes))
-        finally:
+        with ExitStack() as undo:
             for file in files.values():
-                file.close()
+                undo.callback(file.close)
+            addresses = LogAddresses(min(files), max(files) + segment_bytes)
+            undo.callback(addresses.release)
+            for segment, file in files.items():
+                file.map_into(addresses.pointer, segment, segment_bytes)
+            sizes = {segment: min(file.size_bytes, segment_bytes) for segment, file in files.items()}
+            return self._verify(LogReader(addresses, segment_bytes, sizes))
 
     def _verify(self, reader: LogReader) -> int | None:
         led_to = None

@@ -395,7 +395,7 @@ class _Mending:
     def _replay(self, log: MappedLog, tables: Tables) -> int:
         """The last tick that the log knows."""
         applier = Applier(tables, StoreSettings(), first_position=log.bases[0])
-        replayer = Replayer(log.base, tables, applier, keeps_keys=False)
+        replayer = Replayer(log.addresses, tables, applier, keeps_keys=False)
         for base in log.bases:
             stop, reason = log.reader.verify(base + SEGMENT_HEADER_BYTES)
             position = base + SEGMENT_HEADER_BYTES

@@ -19,9 +19,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from timerlog.commitlog.addresses import END_POSITION
 from timerlog.commitlog.reader import BAD_CHECKSUM, BAD_LENGTH
 from timerlog.commitlog.records import GroupRecord, TimelineRecord, TopicRecord
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, SegmentHeader, segment_header_of
+from timerlog.commitlog.segments import SegmentHeader, segment_header_of
 from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
 from timerlog.files.disk import LOG_FOLDER, FileDisk, check_data_directory, segment_path
@@ -216,7 +217,7 @@ def _read_on(log: LogView, start: int, state: _State) -> int:
     ``DamagedLog``."""
     stop = start
     while True:
-        for part in log.scan(stop, ADDRESS_SPACE_BYTES, _TELLING):
+        for part in log.scan(stop, END_POSITION, _TELLING):
             _note(log, part.positions, state)
             state.forget_durable()
             reason, last, stop = part.reason, stop, part.stop

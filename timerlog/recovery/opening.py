@@ -12,27 +12,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from tickwheel_native import memory
+from timerlog.commitlog.addresses import LogAddresses
 from timerlog.commitlog.durability import Durability, OnDisk
 from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.commitlog.reader import END_RECORD, LogReader, damaged_at
 from timerlog.commitlog.segments import (
-    ADDRESS_SPACE_BYTES,
     ADOPTING,
     ADOPTING_FORMAT,
     SegmentHeader,
     is_unused,
     read_segment_header,
-    reserve_log_address_space,
 )
-from timerlog.errors import DamagedLog
+from timerlog.errors import BadSettings, DamagedLog
 from timerlog.files.checksums import are_as_they_were
 from timerlog.files.disk import Disk, segment_name
 from timerlog.files.held_space import Reserve
+from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.small_files import unseal
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
@@ -97,28 +96,26 @@ def open_directory(
 ) -> Opened:
     """Opens or creates the store's files. Raises ``DamagedLog``, ``DiskFull``, ``UnsupportedFormat``."""
     with ExitStack() as undo:  # what to close when opening fails half-way
-        base = reserve_log_address_space()
-        undo.callback(memory.release, base, ADDRESS_SPACE_BYTES)
-        headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
+        headers = {segment: read_segment_header(disk, segment) for segment in disk.segments()}
         if any(headers.values()):
-            recovery = Recovery(directory, disk, settings, base, without_purged(disk, headers), undo)
+            recovery = Recovery(directory, disk, settings, without_purged(disk, headers), undo)
             recovery.refuse_damage()
             opened = recovery.catch_up(recovery.end)
             derive(opened.tables, keys_are_kept=recovery.keys_are_kept)
-        elif not _is_only_begun(disk, base, list(headers)):
+        elif not _is_only_begun(disk, list(headers)):
             raise DamagedLog("no segment of the CommitLog has a whole header")
         else:
-            opened = create(directory, disk, settings, base, new_log_id, now_ms, undo)
+            opened = create(directory, disk, settings, new_log_id, now_ms, undo)
         undo.pop_all()
         return opened
 
 
-def _is_only_begun(disk: Disk, base: Any, headless: list[int]) -> bool:
+def _is_only_begun(disk: Disk, headless: list[int]) -> bool:
     """Whether there is no log yet: at most the first segment, whose creation was interrupted. A checkpoint is only made
     of a log that is there."""
     if not headless:
         return True
-    return len(headless) == 1 and checkpoints.load(disk) is None and is_unused(disk, base, headless[0])
+    return len(headless) == 1 and checkpoints.load(disk) is None and is_unused(disk, headless[0])
 
 
 def without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
@@ -140,7 +137,6 @@ def create(
     directory: Path | None,
     disk: Disk,
     settings: StoreSettings,
-    base: Any,
     log_id: int,
     now_ms: int,
     undo: ExitStack,
@@ -148,7 +144,11 @@ def create(
     first: int = 0,
     durability: Durability | None = None,
 ) -> Opened:
-    """A new log, mapped at ``base``, whose first segment begins at position ``first``. Raises ``DiskFull``."""
+    """A new log, whose first segment begins at position ``first``. Raises ``BadSettings``, ``DiskFull``."""
+    if settings.segment_bytes % PAGE_BYTES:
+        raise BadSettings(f"segment_bytes {settings.segment_bytes} is no multiple of {PAGE_BYTES}")
+    addresses = LogAddresses(first, first + settings.segment_bytes)
+    undo.callback(addresses.release)
     if directory is not None:
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
@@ -156,7 +156,7 @@ def create(
     tables = Tables(directory, log_id, settings, reserve)
     undo.callback(tables.close)
     tables.answers = RememberedAnswers(settings.segment_bytes)
-    log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, base, durability or OnDisk())
+    log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, addresses, durability or OnDisk())
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
     # On a small disk it need not be whole: it grows.
@@ -176,15 +176,15 @@ class Recovery:
         directory: Path | None,
         disk: Disk,
         settings: StoreSettings,
-        base: Any,
         headers: dict[int, SegmentHeader | None],
         undo: ExitStack,
         durability: Durability | None = None,
         *,
         is_replica: bool = False,
     ) -> None:
-        """Opens the segments and reads what is new in them. Raises ``DamagedLog``, ``UnsupportedFormat``."""
-        self._directory, self._disk, self._settings, self._base = directory, disk, settings, base
+        """Opens the segments and reads what is new in them. Raises ``DamagedLog``, ``UnsupportedFormat``,
+        ``NoAddressSpace``."""
+        self._directory, self._disk, self._settings = directory, disk, settings
         self._undo, self._durability, self._is_replica = undo, durability or OnDisk(), is_replica
         self._reserve = Reserve(disk, settings.disk_reserve_bytes)
         self._headless = [segment for segment, header in headers.items() if header is None]
@@ -198,9 +198,11 @@ class Recovery:
             undo.callback(file.close)
         sizes = {segment: min(file.size_bytes, self._segment_bytes) for segment, file in self._files.items()}
         self._trusted = self._trusted_checkpoint(sizes)
+        self._addresses = LogAddresses(min(sizes), max(sizes) + self._segment_bytes)
+        undo.callback(self._addresses.release)
         for segment, file in self._files.items():
-            file.map_into(base, segment, self._segment_bytes)
-        self._reader = LogReader(base, self._segment_bytes, sizes)
+            file.map_into(self._addresses.pointer, segment, self._segment_bytes)
+        self._reader = LogReader(self._addresses, self._segment_bytes, sizes)
         #: The segment that the last END leads to, if the log ends with one.
         self._led_to: int | None = None
         #: What is to be replayed, a piece of each segment.
@@ -250,7 +252,7 @@ class Recovery:
         self._undo.callback(tables.close)
         tables.answers = RememberedAnswers(self._segment_bytes)
         log = CommitLog(
-            self._disk, tables.native, self._segment_bytes, self.log_id, self._base, self._durability
+            self._disk, tables.native, self._segment_bytes, self.log_id, self._addresses, self._durability
         )
         log.prepare(self._settings.max_frame_bytes)
         for segment, file in self._files.items():
@@ -259,7 +261,7 @@ class Recovery:
         if trusted is not None:
             applier.base(trusted.base)
         # Made anew, the index is as empty as the tables. Otherwise it may hold keys that the log never had.
-        replayer = Replayer(self._base, tables, applier, keeps_keys=trusted is None)
+        replayer = Replayer(self._addresses, tables, applier, keeps_keys=trusted is None)
         for start, stop in self._pieces:
             if start < end:
                 replayer.apply(start, min(stop, end))
@@ -289,7 +291,7 @@ class Recovery:
         if bases != list(range(bases[0], bases[-1] + 1, self._segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
         for segment in self._headless:
-            if segment < bases[-1] or not is_unused(self._disk, self._base, segment):
+            if segment < bases[-1] or not is_unused(self._disk, segment):
                 raise DamagedLog(f"segment {segment_name(segment)} has a damaged header")
 
     def _being_adopted(self) -> list[int]:
@@ -347,7 +349,7 @@ class Recovery:
     def _first_record(self) -> int:
         first = min(self._headers) + SEGMENT_HEADER_BYTES
         is_long_enough = self._reader.sizes[min(self._headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
-        kind = memory.view(self._base, first + 8, 1)[0] if is_long_enough else 0
+        kind = self._addresses.view(first + 8, 1)[0] if is_long_enough else 0
         if min(self._headers) > 0 and kind != RecordType.BASE:
             raise DamagedLog(
                 f"the start of the CommitLog, before {segment_name(min(self._headers))}, is missing"

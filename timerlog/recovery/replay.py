@@ -6,12 +6,9 @@ Tables that hold some of it already come to the same state: history is repeated 
 
 from __future__ import annotations
 
-from typing import Any
-
 from tickwheel_native import log as native_log
-from tickwheel_native import memory
+from timerlog.commitlog.addresses import END_POSITION, LogAddresses
 from timerlog.commitlog.reader import padded
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES
 from timerlog.errors import DECODE_ERRORS, DamagedLog, StoreError
 from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, TRANSACTION_ID_BYTES, RecordType
 from timerlog.tables.apply import Applier
@@ -27,16 +24,18 @@ class Contradiction(DamagedLog):
 
 
 class Replayer:
-    """Applies the records of a log that is mapped at ``base``."""
+    """Applies the records of a log that has these addresses."""
 
-    def __init__(self, base: Any, tables: Tables, applier: Applier, *, keeps_keys: bool) -> None:
+    def __init__(
+        self, addresses: LogAddresses, tables: Tables, applier: Applier, *, keeps_keys: bool
+    ) -> None:
         """``keeps_keys``: the key index holds all keys of what was replayed before, and shall hold those of what
         follows. Otherwise it is left alone."""
-        self._base, self._tables, self._applier = base, tables, applier
+        self._addresses, self._tables, self._applier = addresses, tables, applier
         tables.native.keeps_keys = keeps_keys
-        native_log.read_from(tables.native, base)
+        native_log.read_from(tables.native, addresses.pointer)
         # Nothing is staged yet: every position is read from the segments.
-        tables.native.staging_position = tables.native.log_readable = ADDRESS_SPACE_BYTES
+        tables.native.staging_position = tables.native.log_readable = END_POSITION
 
     def apply(self, position: int, stop: int) -> None:
         """Applies the records from ``position`` to ``stop``, which are whole. Raises ``Contradiction``."""
@@ -58,7 +57,7 @@ class Replayer:
         assert position == stop, "whole records end where the last of them ends"
 
     def _apply_control(self, position: int) -> int:
-        head = memory.view(self._base, position, RECORD_HEAD_BYTES)
+        head = self._addresses.view(position, RECORD_HEAD_BYTES)
         _, count, record, _, _, aux = RECORD_HEAD_STRUCT.unpack(head)
         end = position + count
         try:
@@ -66,7 +65,7 @@ class Replayer:
                 self._apply_transaction(position + RECORD_HEAD_BYTES, end)
             else:
                 start, size_bytes = position + RECORD_HEAD_BYTES, count - RECORD_HEAD_BYTES
-                self._applier.apply(record, aux, memory.view(self._base, start, size_bytes))
+                self._applier.apply(record, aux, self._addresses.view(start, size_bytes))
         except (
             KeyError,
             TypeError,
@@ -85,10 +84,10 @@ class Replayer:
 
     def _apply_transaction(self, position: int, end: int) -> None:
         """The records inside, one by one: the checksum around them does not say that they are whole."""
-        self._applier.transaction_id = bytes(memory.view(self._base, position, TRANSACTION_ID_BYTES))
+        self._applier.transaction_id = bytes(self._addresses.view(position, TRANSACTION_ID_BYTES))
         inside = position + TRANSACTION_ID_BYTES
         counts = native_log.new_counts()
-        whole_to, _ = native_log.verify(self._base, inside, end, counts)
+        whole_to, _ = native_log.verify(self._addresses.pointer, inside, end, counts)
         if whole_to != end or counts[RecordType.TRANSACTION]:
             raise Contradiction(whole_to, f"the transaction holds what is no record, at position {whole_to}")
         self.apply(inside, end)

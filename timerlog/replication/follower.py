@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickwheel_native import Buffer, memory, purge, scan
+from tickwheel_native import Buffer, purge, scan
 from tickwheel_native.arrays import uint8s
 from timerlog.background import WaitDurable
 from timerlog.commitlog.durability import Shipped
 from timerlog.commitlog.healing import Healing, Scrub
 from timerlog.commitlog.reader import whole_bytes
 from timerlog.commitlog.records import Purged
-from timerlog.commitlog.segments import ADDRESS_SPACE_BYTES, read_segment_header, reserve_log_address_space
+from timerlog.commitlog.segments import read_segment_header
 from timerlog.errors import BadDirectory, BeingHealed, DamagedLog, DiskFull
 from timerlog.files.disk import Disk
 from timerlog.files.held_space import Spare
@@ -53,7 +53,7 @@ class Follower:
         #: Of the last record that was taken.
         self.offset = place.offset
         self._applier = opened.applier
-        self._replayer = Replayer(opened.log.base_pointer, opened.tables, opened.applier, keeps_keys=True)
+        self._replayer = Replayer(opened.log.addresses, opened.tables, opened.applier, keeps_keys=True)
         opened.log.start_at(place.end)
         spare = Spare(disk)
         self._checkpoints = Checkpoints(
@@ -264,11 +264,7 @@ def open_follower(
 
 
 def _refuse_other_logs(disk: Disk, genesis: Genesis) -> None:
-    base = reserve_log_address_space()
-    try:
-        headers = [read_segment_header(disk, base, segment) for segment in disk.segments()]
-    finally:
-        memory.release(base, ADDRESS_SPACE_BYTES)
+    headers = [read_segment_header(disk, segment) for segment in disk.segments()]
     if {header.log_id for header in headers if header is not None} - {genesis.log_number}:
         raise BadDirectory(
             f"the directory holds another log than shard {genesis.shard} of cluster {genesis.cluster}: give the node "
@@ -281,14 +277,12 @@ def _reopened(
 ) -> tuple[Opened, Place] | None:
     """None: there is nothing that can be used."""
     with ExitStack() as undo:
-        base = reserve_log_address_space()
-        undo.callback(memory.release, base, ADDRESS_SPACE_BYTES)
-        headers = {segment: read_segment_header(disk, base, segment) for segment in disk.segments()}
+        headers = {segment: read_segment_header(disk, segment) for segment in disk.segments()}
         if not any(headers.values()):
             return None
         try:
             headers = without_purged(disk, headers)
-            recovery = Recovery(directory, disk, settings, base, headers, undo, Shipped(), is_replica=True)
+            recovery = Recovery(directory, disk, settings, headers, undo, Shipped(), is_replica=True)
             place = recovery.place or places.last_before(recovery.end) or start
             if not min(headers) < place.end <= recovery.end or place.offset < start.offset:
                 return None
@@ -305,11 +299,9 @@ def _new(
     directory: Path | None, disk: Disk, settings: StoreSettings, genesis: Genesis, start: Place
 ) -> Opened:
     with ExitStack() as undo:
-        base = reserve_log_address_space()
-        undo.callback(memory.release, base, ADDRESS_SPACE_BYTES)
         first = start.end // settings.segment_bytes * settings.segment_bytes
         opened = create(
-            directory, disk, settings, base, genesis.log_number, 0, undo, first=first, durability=Shipped()
+            directory, disk, settings, genesis.log_number, 0, undo, first=first, durability=Shipped()
         )
         undo.pop_all()
         return opened

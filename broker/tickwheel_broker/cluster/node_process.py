@@ -329,7 +329,7 @@ class NodeProcess:
         try:
             yield
         except DiskFull as error:
-            raise too_full(self._directory, error) from error
+            raise too_full(self._directory, error) from error.__cause__
 
     async def _look_at_room(self) -> Room:
         """It may hang as the disk does."""

@@ -22,7 +22,6 @@ from tickwheel.protocol.errors import (
     BadFrame,
     BadHandshake,
     ConnectionDenied,
-    DiskFull,
     Forbidden,
     FrameTooLarge,
     GrantsChanged,
@@ -44,7 +43,7 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Fetching, Subscription, Taker
-from tickwheel_broker.errors import ends_the_broker, refusal_of
+from tickwheel_broker.errors import ends_the_broker, no_room, refusal_of
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.inbox import Inbox
@@ -448,6 +447,8 @@ class Connection:
         elif taken.stop is Stop.FORBIDDEN:
             assert self.rights is not None, "who has no limits is forbidden nothing"
             self._refuse(correlation, self.rights.refusal_of_send(payload))
+        elif taken.refused is not None:
+            self._refuse(correlation, no_room(taken.refused))
         else:
             self._refuse(correlation, _REFUSALS[taken.stop]())
 
@@ -553,5 +554,4 @@ class Connection:
 _REFUSALS: dict[Stop, type[TickwheelError]] = {
     Stop.BAD_FRAME: BadFrame,
     Stop.UNKNOWN_TOPIC: UnknownTopic,
-    Stop.DISK_FULL: DiskFull,
 }

@@ -9,7 +9,7 @@ import ssl
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tickwheel_broker.config.settings import Settings as BrokerSettings
     from tickwheel_push.process import Settings
     from tickwheel_push.server import Place
+
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 
 def _network(text: str) -> str:
@@ -96,8 +98,7 @@ def push(
     from tickwheel_broker.config.places import place_of
     from tickwheel_broker.net.open_files import allow_many
 
-    # Whatever the file says of the broker's own directory is of no interest here.
-    given = load(
+    given = load(  # whose data directory is of no interest here
         config_file,
         flags={
             "data_dir": os.curdir,
@@ -122,10 +123,9 @@ def push(
 
     from tickwheel import Client
 
-    lines, text = [logs.Lines(sys.stderr)], "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(handlers=lines, level=logging.INFO, format=text)
-    client = Client(current_session().url, name="push")
+    logging.basicConfig(handlers=[logs.Lines(sys.stderr)], level=logging.INFO, format=_LOG_FORMAT)
     watched_at = place_of(given.push_metrics) if given.push_metrics else None
+    client = Client(current_session().url, name="push")
     try:
         anyio.run(partial(serve, client, settings, watched_at, _announce), backend="trio")
     except OSError as error:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.cluster.partition import Partition
@@ -31,10 +32,10 @@ START = Place(64, 0, 0, 0, 0, 0)
 
 
 class Replicas:
-    """One replicated log. Each node has a directory below ``root``."""
+    """One replicated log, whose first segment begins at a position. Each node has a directory below ``root``."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, position: int = 0) -> None:
+        self._root, self._position = root, position
         #: Of the first record that is left.
         self.first = 0
         self.partition = Partition()
@@ -54,7 +55,10 @@ class Replicas:
         origin = origin_of(list(enumerate(self.partition.records))[self.first :])
         assert origin is not None
         assert origin.genesis == GENESIS
-        return open_follower(directory, FileDisk(directory), SETTINGS, origin.genesis, origin.start, NOW_MS)
+        start = origin.start
+        if start == START:
+            start = msgspec.structs.replace(START, end=START.end + self._position)
+        return open_follower(directory, FileDisk(directory), SETTINGS, origin.genesis, start, NOW_MS)
 
     def follow(self, follower: Follower, up_to: int | None = None) -> None:
         """All records up to one."""

@@ -13,6 +13,8 @@ from tests.support.cluster.replicas import GENESIS, SETTINGS, START, Replicas, w
 from tests.support.native.driver import MIB, NOW_MS, pump
 from tests.support.native.frames import delivered, send
 from tests.support.stores.damage import flip
+from tests.support.stores.far import FAR
+from timerlog.commitlog import addresses
 from timerlog.errors import BadDirectory, BadSettings, DamagedLog, DiskFull
 from timerlog.files.disk import FileDisk
 from timerlog.files.held_space import Lender
@@ -42,6 +44,27 @@ def test_a_follower_has_the_same_bytes_and_becomes_the_same_store(replicas: Repl
     assert replicas.segments(1) == replicas.segments(2)
     assert not other.store.recovery.replayed_bytes
     other.store.close(clean=False)
+
+
+def test_a_log_that_is_far_along_moves_in_every_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "ROOM_BYTES", SETTINGS.segment_bytes)
+    position = FAR // SETTINGS.segment_bytes * SETTINGS.segment_bytes
+    replicas = Replicas(tmp_path, position)
+    owner, follower = replicas.owner(1, 1), replicas.follower(2)
+    work(owner, 20)
+    replicas.follow(follower)
+    assert replicas.segments(1) == replicas.segments(2)
+    assert follower._log.addresses.end > position + 2 * SETTINGS.segment_bytes, "it has moved"
+    follower.close()
+    follower = replicas.follower(2)
+    work(owner, 20, first=20)
+    owner.purge(NOW_MS + 10 * SETTINGS.purge_after_ms)
+    owner.commit()
+    replicas.follow(follower)
+    assert follower.end > position
+    replicas.hand_over(owner, follower, 2, 2)
 
 
 def test_it_goes_on_where_it_was(replicas: Replicas) -> None:

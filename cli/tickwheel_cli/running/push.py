@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 import ssl
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,8 +120,7 @@ def push(
 
     from tickwheel import Client
 
-    lines, text = [logs.Lines(sys.stderr)], "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(handlers=lines, level=logging.INFO, format=text)
+    logs.configure_plain()
     client = Client(current_session().url, name="push")
     watched_at = place_of(given.push_metrics) if given.push_metrics else None
     try:

@@ -66,6 +66,8 @@ void tw_write_back(int fd, uint64_t offset, uint64_t bytes) {
 
 int tw_sync_map(void *base, uint64_t bytes) { return msync(base, bytes, MS_SYNC) == 0 ? 0 : -errno; }
 
+int tw_sync_file_system(int fd) { return syncfs(fd) == 0 ? 0 : -errno; }
+
 int tw_reading_fills_holes(int fd) {
     struct statfs of;
     return fstatfs(fd, &of) == 0 && of.f_type == TMPFS_MAGIC;

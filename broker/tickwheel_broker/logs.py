@@ -191,6 +191,12 @@ def configure(settings: Settings, stream: TextIO | None = sys.stderr, name: str 
     root.propagate = False
 
 
+def configure_plain() -> None:
+    """Write what is logged in this process to standard error as plain text, limited as the broker's own lines."""
+    text = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(handlers=[Lines(sys.stderr)], level=logging.INFO, format=text)
+
+
 class Lines(logging.StreamHandler[TextIO]):
     """What is written, limited; says at the end of the process what was left out before."""
 

@@ -48,6 +48,11 @@ def sync_map(base: Address, count_bytes: int) -> int:
     return lib.tw_sync_map(base, count_bytes)
 
 
+def sync_file_system(fd: int) -> int:
+    """All of the file system in which an open file lies."""
+    return lib.tw_sync_file_system(fd)
+
+
 def write_back(fd: int, offset: int, count_bytes: int) -> None:
     """A little at a time, so that other syncs do not wait for all of it."""
     lib.tw_write_back(fd, offset, count_bytes)

@@ -23,6 +23,7 @@ from timerlog.errors import DiskFull, NoAddressSpace, StoreError
 from timerlog.files.disk import open_file
 from timerlog.files.held_space import Lender, allocate_lent
 from timerlog.files.holes import MOST_PIECES, PAGE_BYTES, Holes, find_holes, reading_fills
+from timerlog.files.maps import ADVICE, MAPS
 from timerlog.layout import FORMAT_VERSION, HEADER_BYTES, TABLE_HEADER
 
 SMALLEST_STEP_BYTES = 64 * 1024
@@ -32,9 +33,18 @@ LARGEST_STEP_BYTES = 8 * 1024 * 1024
 def _check(result: int, what: str) -> None:
     if result == 0:
         return
+    if -result == errno.ENOMEM:
+        raise _no_room_in_memory(what)
     if -result in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         raise DiskFull(f"the disk is full ({what})")
     raise OSError(-result, f"{os.strerror(-result)} ({what})")
+
+
+def _no_room_in_memory(what: str) -> NoAddressSpace:
+    error = NoAddressSpace(f"the system maps no more files into memory ({what})")
+    if MAPS.is_at_limit():
+        error.advice = ADVICE
+    return error
 
 
 class Region:
@@ -56,7 +66,8 @@ class Region:
         self._memory_fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC) if path is None else -1
         self._base = memory.reserve(reserve_bytes)
         if self._base == memory.NULL:
-            raise NoAddressSpace(f"cannot reserve {reserve_bytes} bytes of address space for {path}")
+            raise _no_room_in_memory(f"reserving {reserve_bytes} bytes of address space for {path}")
+        self._is_mapped = False
         #: None where holes may be read.
         self._holes: Holes | None = None
         try:
@@ -66,7 +77,7 @@ class Region:
                 if fills or Holes.are_read_only:
                     self._holes = Holes(self._base)
                 if size:
-                    self._map(fd, 0, size)
+                    self._map(fd, size)
                 if size and fills:
                     self._cover_holes(fd, size, never_used)
         except BaseException:
@@ -101,10 +112,13 @@ class Region:
     def pointer(self) -> Any:
         return self._base
 
-    def _map(self, fd: int, start: int, end: int) -> None:
-        _check(
-            memory.map_file(self._base, start, fd, start, end - start, writable=True), f"mapping {self.path}"
-        )
+    def _map(self, fd: int, end: int) -> None:
+        """All addresses are mapped at once, also those behind the end of the file: that is one map of the process, and
+        not one more for what is only reserved. There are 30,000 topics with a group, and 65,530 maps."""
+        if not self._is_mapped:
+            whole = memory.map_file(self._base, 0, fd, 0, self.reserve_bytes, writable=True)
+            _check(whole, f"mapping {self.path}")
+            self._is_mapped = True
         self.allocated_bytes = end
 
     def _cover_holes(self, fd: int, size: int, never_used: Sequence[tuple[int, int]]) -> None:
@@ -134,12 +148,11 @@ class Region:
             target = self.reserve_bytes
             if bytes_needed > target:
                 raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
-        start = self.allocated_bytes
         with self._file() as fd:
             if not self._has_room(fd, target):
                 target = min(target, least)
                 self._allocate_least(fd, target)
-            self._map(fd, start, target)
+            self._map(fd, target)
         assert bytes_needed <= self.allocated_bytes <= self.reserve_bytes
 
     def _has_room(self, fd: int, target: int) -> bool:
@@ -168,14 +181,15 @@ class Region:
             raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
         with self._file() as fd:
             os.ftruncate(fd, offset)
-            self._map(fd, start, offset)
+            self._map(fd, offset)
             if self._holes is not None:
                 self._holes.cover(start, offset)
 
     def clear(self) -> None:
         """Gives everything back and starts anew with an empty file."""
-        if self.allocated_bytes:
-            _check(memory.unmap_to_reserved(self._base, 0, self.allocated_bytes), f"clearing {self.path}")
+        if self._is_mapped:
+            _check(memory.unmap_to_reserved(self._base, 0, self.reserve_bytes), f"clearing {self.path}")
+            self._is_mapped = False
         if self._holes is not None:
             self._holes.forget()
         with self._file() as fd:

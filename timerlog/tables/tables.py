@@ -6,6 +6,7 @@ CommitLog alone: delete them, and the next start makes the same ones again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import apply, rebuild
+from tickwheel_native import apply, memory, rebuild
 from tickwheel_native import store as native_store
 from timerlog.commitlog.records import GroupRecord, TimelineRecord, TopicRecord
 from timerlog.errors import UnsupportedFormat
@@ -53,6 +54,7 @@ from timerlog.tables.table import Table
 TIB: Final = 1 << 40
 GIB: Final = 1 << 30
 _SCAN: Final = 1 << 20
+_MANY_TABLES: Final = 64
 _PARTITION_SHIFT: Final = 33 - KEY_PARTITIONS.bit_length()
 """The first bits of a key's hash name its partition."""
 #: Above any epoch that a group gave out whose log does not say what its highest one was: a message was not delivered
@@ -458,8 +460,20 @@ class Tables:
         return {name: table_sum(directory / name, size_bytes) for name, size_bytes in self.sizes().items()}
 
     def sync(self) -> None:
-        for region in self._regions():
-            region.sync()
+        """Writes all tables to the disk. Many of them at once, with whatever else their file system has: one by one,
+        60,000 take a minute."""
+        regions = self._regions()
+        if self.directory is None or len(regions) < _MANY_TABLES:
+            for region in regions:
+                region.sync()
+            return
+        fd = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            result = memory.sync_file_system(fd)
+        finally:
+            os.close(fd)
+        if result:
+            raise OSError(-result, f"{os.strerror(-result)} (syncing {self.directory})")
 
     def shared_disk_bytes(self) -> int:
         """Of the tables that belong to no topic."""

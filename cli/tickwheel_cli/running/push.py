@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 import ssl
-import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from tickwheel_broker.config.settings import Settings as BrokerSettings
     from tickwheel_push.process import Settings
     from tickwheel_push.server import Place
-
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 
 def _network(text: str) -> str:
@@ -123,7 +119,7 @@ def push(
 
     from tickwheel import Client
 
-    logging.basicConfig(handlers=[logs.Lines(sys.stderr)], level=logging.INFO, format=_LOG_FORMAT)
+    logs.configure_plain()
     watched_at = place_of(given.push_metrics) if given.push_metrics else None
     client = Client(current_session().url, name="push")
     try:

@@ -15,7 +15,9 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
+    suppress,
 )
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +39,7 @@ from tickwheel_broker.cluster.log_loss import LastingLog
 from tickwheel_broker.cluster.node import Membership, Node
 from tickwheel_broker.cluster.referral import Referral
 from tickwheel_broker.cluster.replicator import Replicator, beat_s
-from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog
+from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog, SharedLogUnavailable
 from tickwheel_broker.cluster.standing import CountedLog, Standing
 from tickwheel_broker.config.cluster_url import kafka_options, parse_cluster_url
 from tickwheel_broker.config.settings import Settings
@@ -70,6 +72,7 @@ from timerlog.store import Store, too_full
 _MS_PER_S: Final = 1_000
 _WATCHES_A_TIMEOUT: Final = 8
 _CLOCK_S: Final = 0.5
+SETTINGS_S = 60.0
 
 _log = logs.get_logger("cluster")
 
@@ -79,6 +82,8 @@ class Connected(NamedTuple):
 
     shared: SharedLog
     membership: Membership
+    find_dangers: Callable[[], Awaitable[list[str]]]
+    """What of the shared log's settings endangers it, in words. It may raise SharedLogUnavailable."""
 
 
 Connect = Callable[[Settings, Callable[[], bool]], AbstractAsyncContextManager[Connected]]
@@ -93,6 +98,7 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
     with kafka_errors():
         from tickwheel_broker.cluster.kafka.group import KafkaGroup
         from tickwheel_broker.cluster.kafka.log import KafkaLog
+        from tickwheel_broker.cluster.kafka.topic import find_dangers
 
         async with (
             KafkaLog(
@@ -106,7 +112,7 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
                 url.servers, url.topic, url.topic, timeout_s, is_healthy=is_healthy, options=options
             ) as group,
         ):
-            yield Connected(shared, group)
+            yield Connected(shared, group, partial(find_dangers, url.servers, url.topic, options))
 
 
 async def serve_node(
@@ -234,6 +240,7 @@ class NodeProcess:
                 assert running.children is not None
                 nursery.start_soon(running.children.run, running.urls, running.wait_stopped)
                 nursery.start_soon(shared.look)
+                nursery.start_soon(self._watch_settings, connected.find_dangers)
                 nursery.start_soon(self.pulse.run)
                 _log.info(
                     "started as a node",
@@ -298,6 +305,21 @@ class NodeProcess:
                 await node.run()
             except _Stopped:
                 nursery.cancel_scope.cancel()
+
+    async def _watch_settings(self, find_dangers: Callable[[], Awaitable[list[str]]]) -> None:
+        """Somebody may change those of the topic in Kafka: at the start, and now and then."""
+        standing = self.standing
+        while True:
+            with suppress(SharedLogUnavailable):  # who reads says it
+                before, standing.dangers = standing.dangers, await find_dangers()
+                if standing.dangers and standing.dangers != before:
+                    _log.error(
+                        "the topic in Kafka has settings under which the log is not safe, or cannot be written",
+                        differing="; ".join(standing.dangers),
+                    )
+                elif before and not standing.dangers:
+                    _log.info("the topic in Kafka has the right settings again")
+            await trio.sleep(SETTINGS_S)
 
     # -- the replica --
 

@@ -66,6 +66,7 @@ class OneNode:
         self.assigner.others = self._has_others
         self.settings, self.clock = settings(directory, number), WrongClock()
         self.others: list[OneNode] = []
+        self.dangers: list[str] = []
         self.running: Running | None = None
         self.ended = trio.Event()
         self.error: TickwheelError | None = None
@@ -74,13 +75,16 @@ class OneNode:
         @asynccontextmanager
         async def connected() -> AsyncIterator[Connected]:
             assert is_healthy()
-            yield Connected(self.line, self.assigner)
+            yield Connected(self.line, self.assigner, self._find_dangers)
 
         return connected()
 
     def twin(self, directory: Path) -> OneNode:
         """Another process with the same number."""
         return OneNode(self.settings.node, directory, self.line.partition, self._nursery)
+
+    async def _find_dangers(self) -> list[str]:
+        return self.dangers
 
     def _has_others(self) -> bool:
         return any(one.assigner.has_joined for one in self.others)
@@ -397,6 +401,38 @@ def test_a_lost_log_ends_all_nodes_with_words(
             assert Kind.FENCE not in {head.kind for head, _ in heads}
 
     run(tmp_path, scenario)
+
+
+def test_settings_of_the_topic_that_endanger_the_log_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, and when they change."""
+    monkeypatch.setattr(node_process, "SETTINGS_S", 0.05)
+
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        (one,) = nodes
+
+        async def wait_codes(codes: list[str]) -> dict[str, Any]:
+            while True:
+                found = await one.wait_role("owner")
+                if [reason["code"] for reason in found["reasons"]] == codes:
+                    return found
+                await trio.sleep(0.02)
+
+        one.assigner.choose(True)
+        await wait_codes([])
+        assert "tickwheel_cluster_log_dangers 0.0" in (await one.get("/metrics")).text
+        one.dangers = ["retention.ms is 1000, not -1"]
+        found = await wait_codes(["log_not_safe"])  # and it serves
+        assert "retention.ms is 1000, not -1" in found["reasons"][0]["text"]
+        assert "tickwheel_cluster_log_dangers 1.0" in (await one.get("/metrics")).text
+        one.dangers = []
+        await wait_codes([])
+        told = [record.message for record in caplog.records if "settings" in record.message]
+        assert len(told) == 2, "once each"
+
+    caplog.set_level("INFO", "tickwheel.broker.cluster")
+    run(tmp_path, scenario, nodes=1)
 
 
 def test_metrics_say_how_a_node_stands(tmp_path: Path) -> None:

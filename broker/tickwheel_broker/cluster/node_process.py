@@ -64,8 +64,9 @@ from tickwheel_broker.security.access import Access, open_access
 from timerlog.errors import DiskFull, StoreError
 from timerlog.files.disk import FileDisk
 from timerlog.files.lock import DirectoryLock
-from timerlog.files.replica_mark import ReplicaMark, mark_replica
+from timerlog.files.replica_mark import ReplicaMark, mark_replica, read_mark
 from timerlog.replication.follower import Follower, open_follower
+from timerlog.replication.genesis import Genesis, pack_genesis, unpack_genesis
 from timerlog.replication.origin import Origin
 from timerlog.store import Store, too_full
 
@@ -272,7 +273,8 @@ class NodeProcess:
             await self._follows_again.wait()
 
     async def _work(self, shared: SharedLog, candidacy: Candidacy) -> None:
-        genesis = (await wait_for_origin(shared)).genesis
+        kept = self._kept_genesis()
+        genesis = (await wait_for_origin(shared, kept)).genesis
         _log.info("following", cluster=genesis.cluster, node=self._settings.node, log_id=genesis.log_id)
         node = Node(
             self._settings.node,
@@ -286,6 +288,7 @@ class NodeProcess:
             self._owner_timeout_s,
             zone_rules(),
             secrets.token_hex(4),
+            kept,
         )
         timeout_s, silence = (
             self._settings.cluster_timeout_ms / _MS_PER_S,
@@ -323,17 +326,21 @@ class NodeProcess:
 
     # -- the replica --
 
+    def _kept_genesis(self) -> Genesis | None:
+        mark = read_mark(self._directory)
+        return unpack_genesis(mark.genesis.encode()) if mark is not None and mark.genesis else None
+
     def _open_replica(self, origin: Origin) -> Follower:
         if self._is_stopping:
             raise _Stopped
         genesis = origin.genesis
-        mark = ReplicaMark(genesis.cluster, genesis.shard, genesis.log_id)
+        mark = ReplicaMark(genesis.cluster, genesis.shard, genesis.log_id, pack_genesis(genesis).decode())
         with self._room_is_told():
             if not self._disk.segments():
                 # Before there is anything that a broker of its own could go on with.
                 mark_replica(self._disk, mark)
             follower = open_follower(
-                self._directory, self._disk, self._store_settings, genesis, origin.start, self._clock.now_ms()
+                self._directory, self._disk, self._store_settings, origin, self._clock.now_ms()
             )
             mark_replica(self._disk, mark)
         follower.healing.counts = self.standing.healing

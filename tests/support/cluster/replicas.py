@@ -54,7 +54,7 @@ class Replicas:
         origin = origin_of(list(enumerate(self.partition.records))[self.first :])
         assert origin is not None
         assert origin.genesis == GENESIS
-        return open_follower(directory, FileDisk(directory), SETTINGS, origin.genesis, origin.start, NOW_MS)
+        return open_follower(directory, FileDisk(directory), SETTINGS, origin, NOW_MS)
 
     def follow(self, follower: Follower, up_to: int | None = None) -> None:
         """All records up to one."""
@@ -170,7 +170,7 @@ def check_replicas(
     for directory in directories:
         print("looks at", directory)
         disk = FileDisk(directory)
-        follower = open_follower(directory, disk, settings, origin.genesis, origin.start, now_ms)
+        follower = open_follower(directory, disk, settings, origin, now_ms)
         assert follower.offset + 1 >= first
         for offset, record in itertools.islice(records, follower.offset + 1 - first, None):
             follower.take(offset, record)

@@ -129,6 +129,15 @@ class DamagedLog(StoreError):
     code = "damaged"
 
 
+class LogCut(DamagedLog):
+    """What a replica needs to begin was deleted from the replicated log, by none of its nodes."""
+
+    advice = (
+        "Set the topic's settings in Kafka right: tickwheel cluster status says which differ. A node that has followed "
+        "to the end still starts, and serves; stop it in order, and copy its directory to the other nodes."
+    )
+
+
 class BeingHealed(DamagedLog):
     """A damaged record is being had again from the log that several machines share."""
 

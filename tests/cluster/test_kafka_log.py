@@ -10,12 +10,25 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.testing
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.cluster.conftest import Topic
 from tests.support.cluster.kafka import ALONE, longest_pause_s, stopped
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.kafka.topic import TooFewBrokers, TopicDiffers, TopicSettings, create_topic
+from tickwheel_broker.cluster.kafka.topic import (
+    TooFewBrokers,
+    TopicDiffers,
+    TopicSettings,
+    create_topic,
+    find_dangers,
+)
 from tickwheel_broker.cluster.shared_log import AppendFailed, OutOfRange, SharedLogUnavailable, Stored
 
 PATIENCE_S = 60
@@ -277,3 +290,22 @@ async def test_a_cancelled_call_to_make_a_topic_ends(kafka: Kafka, topic: Topic)
         with trio.fail_after(PATIENCE_S):
             with trio.move_on_after(0.3):
                 await create_topic(*topic, ALONE)
+
+
+async def test_settings_that_are_changed_later_are_found(topic: Topic) -> None:
+    await create_topic(*topic, ALONE)
+    assert await find_dangers(*topic) == []
+    wrong = {"retention.ms": "1000", "cleanup.policy": "compact", "max.message.bytes": "1000"}
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        topic.name,
+        incremental_configs=[
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in wrong.items()
+        ],
+    )
+    admin = AdminClient({"bootstrap.servers": topic.servers})
+    for future in admin.incremental_alter_configs([resource]).values():
+        await trio.to_thread.run_sync(future.result)
+    found = await find_dangers(*topic)
+    assert [one.split(" is ")[0] for one in found] == ["cleanup.policy", "retention.ms", "max.message.bytes"]

@@ -20,11 +20,13 @@ FORMAT: Final = 1
 
 
 class ReplicaMark(msgspec.Struct, frozen=True):
-    """``log_id``: 16 hexadecimal digits."""
+    """``log_id``: 16 hexadecimal digits. ``genesis``: as the log's first record has it, in JSON; empty in directories
+    of older versions."""
 
     cluster: str
     shard: int
     log_id: str
+    genesis: str = ""
 
 
 def mark_replica(disk: Disk, mark: ReplicaMark) -> None:

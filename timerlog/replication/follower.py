@@ -23,7 +23,7 @@ from timerlog.commitlog.healing import Healing, Scrub
 from timerlog.commitlog.reader import whole_bytes
 from timerlog.commitlog.records import Purged
 from timerlog.commitlog.segments import read_segment_header
-from timerlog.errors import BadDirectory, BeingHealed, DamagedLog, DiskFull
+from timerlog.errors import BadDirectory, BeingHealed, DamagedLog, DiskFull, LogCut
 from timerlog.files.disk import Disk
 from timerlog.files.held_space import Spare
 from timerlog.layout import RECORD_HEAD_BYTES, RecordType
@@ -33,6 +33,7 @@ from timerlog.recovery.derived import derive, find_keys
 from timerlog.recovery.opening import Opened, Recovery, create, without_purged
 from timerlog.recovery.replay import Replayer
 from timerlog.replication.genesis import Genesis, pack_genesis
+from timerlog.replication.origin import Origin
 from timerlog.replication.places import Places
 from timerlog.replication.record import Range, unpack
 from timerlog.replication.rule import Reader, Said, State
@@ -237,18 +238,23 @@ def open_follower(
     directory: Path | None,
     disk: Disk,
     node: StoreSettings,
-    genesis: Genesis,
-    start: Place,
+    origin: Origin,
     now_ms: int,
 ) -> Follower:
-    """Opens what a replica has, or makes a new one that begins at ``start``, the first place of the replicated log that
-    can still be read. Raises ``BadDirectory``, ``BadSettings``, ``DiskFull``, ``UnsupportedFormat``."""
+    """Opens what a replica has, or makes a new one that begins where the replicated log can still be read. Raises
+    ``BadDirectory``, ``BadSettings``, ``DiskFull``, ``UnsupportedFormat``, ``LogCut``."""
+    genesis, start = origin.genesis, origin.start
     settings = genesis.settings_for(node)
     _refuse_other_logs(disk, genesis)
     places = Places(disk, genesis.segment_bytes)
-    found = _reopened(directory, disk, settings, start, places)
+    found = _reopened(directory, disk, settings, origin, places)
     if found is not None:
         opened, place = found
+    elif start is None:
+        raise LogCut(
+            f"the log begins in the middle, at record {origin.first}, and this replica does not have all that was "
+            "before it"
+        )
     else:
         for base in disk.segments():  # nothing of it is known to count
             disk.remove_segment(base)
@@ -273,7 +279,7 @@ def _refuse_other_logs(disk: Disk, genesis: Genesis) -> None:
 
 
 def _reopened(
-    directory: Path | None, disk: Disk, settings: StoreSettings, start: Place, places: Places
+    directory: Path | None, disk: Disk, settings: StoreSettings, origin: Origin, places: Places
 ) -> tuple[Opened, Place] | None:
     """None: there is nothing that can be used."""
     with ExitStack() as undo:
@@ -283,8 +289,12 @@ def _reopened(
         try:
             headers = without_purged(disk, headers)
             recovery = Recovery(directory, disk, settings, headers, undo, Shipped(), is_replica=True)
-            place = recovery.place or places.last_before(recovery.end) or start
-            if not min(headers) < place.end <= recovery.end or place.offset < start.offset:
+            place = recovery.place or places.last_before(recovery.end) or origin.start
+            if (
+                place is None
+                or not min(headers) < place.end <= recovery.end
+                or place.offset + 1 < origin.first
+            ):
                 return None
             opened = recovery.catch_up(place.end)
         except DamagedLog:

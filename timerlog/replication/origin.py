@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from tickwheel_native import Buffer
-from timerlog.errors import DECODE_ERRORS, DamagedLog
+from timerlog.errors import DECODE_ERRORS, DamagedLog, LogCut
 from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery.checkpoint import Place
 from timerlog.replication.genesis import Genesis, unpack_genesis
@@ -21,10 +21,11 @@ from timerlog.replication.record import Head, Kind, unpack
 
 
 class Origin(NamedTuple):
-    """``first``: the offset of the first record that is there; ``start``: where a replica is that goes on with it."""
+    """``first``: the offset of the first record that is there; ``start``: where a replica is that goes on with it.
+    None: what was before it is missing, and only a replica that has read that can go on."""
 
     genesis: Genesis
-    start: Place
+    start: Place | None
     first: int
 
 
@@ -84,8 +85,8 @@ def _genesis_in(told: bytearray, first: int) -> Genesis | None:
     return unpack_genesis(base.genesis)
 
 
-def _nothing_begins(offset: int) -> DamagedLog:
-    return DamagedLog(
+def _nothing_begins(offset: int) -> LogCut:
+    return LogCut(
         f"the replicated log cannot be read from offset {offset} on, the first that is there: neither a log nor a "
         "segment begins with that record"
     )

@@ -16,6 +16,7 @@ from timerlog.recovery.checkpoint import Place
 from timerlog.recovery.derived import find_keys
 from timerlog.replication.follower import Follower, open_follower
 from timerlog.replication.genesis import Genesis, genesis_of
+from timerlog.replication.origin import Origin
 from timerlog.replication.record import Writer, fence
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -68,7 +69,9 @@ def takeover(directory: Path, scale: float) -> dict[str, Any]:
 def _open(directory: Path, genesis: Genesis, now_ms: int) -> Follower:
     directory.mkdir()
     start = Place(64, 0, 0, 0, 0, 0)
-    return open_follower(directory, FileDisk(directory), StoreSettings(), genesis, start, now_ms)
+    return open_follower(
+        directory, FileDisk(directory), StoreSettings(), Origin(genesis, start, start.offset + 1), now_ms
+    )
 
 
 def _fill(store: Store, follower: Follower, count: int, now_ms: int) -> None:

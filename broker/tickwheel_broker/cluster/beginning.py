@@ -20,6 +20,7 @@ from tickwheel_broker.cluster.shared_log import (
     SharedLogUnavailable,
 )
 from tickwheel_broker.logs import get_logger
+from timerlog.errors import LogCut
 from timerlog.replication.genesis import Genesis, genesis_of, genesis_record
 from timerlog.replication.origin import Origin, origin_of
 from timerlog.replication.record import Head, Kind, unpack
@@ -93,12 +94,22 @@ def kafka_errors() -> Iterator[None]:
         raise ClusterExtraMissing(f"A cluster needs {error.name}, which is not installed.") from error
 
 
-async def read_origin(shared: SharedLog) -> Origin:
-    """Raises NoCluster, DamagedLog, UnsupportedFormat, SharedLogUnavailable."""
+async def read_origin(shared: SharedLog, kept: Genesis | None = None) -> Origin:
+    """`kept`: of a log that this node has followed; then it goes on where somebody has deleted what the log begins
+    with, if it has read that. Raises NoCluster, DamagedLog, UnsupportedFormat, SharedLogUnavailable."""
     first = await shared.first()
     if await shared.end() <= first:
-        raise NoCluster("The cluster's topic in Kafka is empty.")
-    return await origin_at(shared.read, first)
+        if not first:
+            raise NoCluster("The cluster's topic in Kafka is empty.")
+        if kept is None:
+            raise LogCut(f"Kafka has deleted all {first} records of the cluster's log")
+        return Origin(kept, None, first)
+    try:
+        return await origin_at(shared.read, first)
+    except LogCut:
+        if kept is None or not first:
+            raise
+        return Origin(kept, None, first)
 
 
 async def origin_at(read: Read, first: int) -> Origin:
@@ -112,12 +123,12 @@ async def origin_at(read: Read, first: int) -> Origin:
     return found
 
 
-async def wait_for_origin(shared: SharedLog) -> Origin:
+async def wait_for_origin(shared: SharedLog, kept: Genesis | None = None) -> Origin:
     """As `read_origin`, but waits for a shared log that cannot be reached."""
     missed = 0
     while True:
         try:
-            return await read_origin(shared)
+            return await read_origin(shared, kept)
         except NoSharedLog as error:
             missed += 1
             if missed == _MISSED:

@@ -9,7 +9,7 @@ from tickwheel_broker.cluster.beginning import origin_at
 from tickwheel_broker.cluster.shared_log import SharedLog, SharedLogUnavailable
 from tickwheel_broker.logs import get_logger
 from timerlog.commitlog.healing import Healing
-from timerlog.errors import LogFailed
+from timerlog.errors import LogCut, LogFailed
 from timerlog.replication.follower import Follower
 from timerlog.replication.record import unpack
 from timerlog.replication.rule import Reader, State
@@ -59,7 +59,13 @@ class Heal:
         async with self._shared.apart() as read:
             place = self._follower.places.before(position)
             if place is None or place.offset + 1 < first:  # what stood there is trimmed
-                place = (await origin_at(read, first)).start
+                try:
+                    place = (await origin_at(read, first)).start
+                except LogCut:
+                    place = None
+            if place is None:  # somebody has deleted what lay before it
+                self._settle(position, position + 1)
+                return
             reader = Reader(
                 self._segment_bytes, State(place.term, place.node, place.seq, place.chain, place.end)
             )
@@ -70,10 +76,12 @@ class Heal:
                     found = unpack(stored.record)
                     for at, data in reader.take(*found).ranges if found is not None else ():
                         written_bytes += self._healing.take(at, data)
-        lost = self._healing.settle(min(place.end, position), max(reader.state.end, position + 1))
         if written_bytes:
             _log.warning("damage of this disk was healed", position=position, bytes=written_bytes)
-        if lost:
+        self._settle(min(place.end, position), max(reader.state.end, position + 1))
+
+    def _settle(self, start: int, end: int) -> None:
+        if lost := self._healing.settle(start, end):
             _log.error("records are damaged in the shared log, too", positions=" ".join(map(str, lost)))
 
     async def _scrub(self) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 import trio
 
 from tickwheel_broker.clock import Clock
-from tickwheel_broker.cluster.beginning import origin_at
+from tickwheel_broker.cluster.beginning import read_origin
 from tickwheel_broker.cluster.clock_skew import ClockSkew
 from tickwheel_broker.cluster.healing import Heal
 from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
@@ -37,6 +37,7 @@ from timerlog.errors import BeingHealed, DiskFull
 from timerlog.files.disk import Disk
 from timerlog.recovery.checkpoint import Place
 from timerlog.replication.follower import Follower, open_follower
+from timerlog.replication.genesis import Genesis
 from timerlog.replication.origin import Origin
 from timerlog.replication.places import Places
 from timerlog.replication.record import fence, unpack
@@ -128,9 +129,11 @@ class Node:
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         zones: str = "",
         process: str = "",
+        kept: Genesis | None = None,
     ) -> None:
         """`advertised_url`: where clients reach this node, for the others to tell them. `zones`: which rules of the
-        time zones it has. `process`: what no other process calls itself."""
+        time zones it has. `process`: what no other process calls itself. `kept`: see `read_origin`."""
+        self._kept = kept
         self.known_owner = KnownOwner()
         self.skew = ClockSkew(FORGET_TIMEOUTS * owner_timeout_s)
         self._words = words_of(advertised_url, zones, process).encode()
@@ -208,7 +211,8 @@ class Node:
             try:
                 first = await self._shared.first()
                 if self._origin is None or self._origin.first != first:
-                    self._origin = await origin_at(self._shared.read, first)
+                    kept = self._kept if self._origin is None else self._origin.genesis
+                    self._origin = await read_origin(self._shared, kept)
                 return self._origin
             except SharedLogUnavailable as error:
                 _retries.warning("the start of the shared log cannot be read", reason=str(error))
@@ -406,6 +410,4 @@ def replica_opener(
     clock: Clock,
 ) -> Callable[[Origin], Follower]:
     """Opens a node's directory, again and again."""
-    return lambda origin: open_follower(
-        directory, disk, settings, origin.genesis, origin.start, clock.now_ms()
-    )
+    return lambda origin: open_follower(directory, disk, settings, origin, clock.now_ms())

@@ -15,7 +15,9 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
+    suppress,
 )
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +39,7 @@ from tickwheel_broker.cluster.log_loss import LastingLog
 from tickwheel_broker.cluster.node import Membership, Node
 from tickwheel_broker.cluster.referral import Referral
 from tickwheel_broker.cluster.replicator import Replicator, beat_s
-from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog
+from tickwheel_broker.cluster.shared_log import APPEND_TIMEOUT_S, SharedLog, SharedLogUnavailable
 from tickwheel_broker.cluster.standing import CountedLog, Standing
 from tickwheel_broker.config.cluster_url import kafka_options, parse_cluster_url
 from tickwheel_broker.config.settings import Settings
@@ -62,14 +64,16 @@ from tickwheel_broker.security.access import Access, open_access
 from timerlog.errors import DiskFull, StoreError
 from timerlog.files.disk import FileDisk
 from timerlog.files.lock import DirectoryLock
-from timerlog.files.replica_mark import ReplicaMark, mark_replica
+from timerlog.files.replica_mark import ReplicaMark, mark_replica, read_mark
 from timerlog.replication.follower import Follower, open_follower
+from timerlog.replication.genesis import Genesis, pack_genesis, unpack_genesis
 from timerlog.replication.origin import Origin
 from timerlog.store import Store, too_full
 
 _MS_PER_S: Final = 1_000
 _WATCHES_A_TIMEOUT: Final = 8
 _CLOCK_S: Final = 0.5
+SETTINGS_S = 60.0
 
 _log = logs.get_logger("cluster")
 
@@ -79,6 +83,8 @@ class Connected(NamedTuple):
 
     shared: SharedLog
     membership: Membership
+    find_dangers: Callable[[], Awaitable[list[str]]]
+    """What of the shared log's settings endangers it, in words. It may raise SharedLogUnavailable."""
 
 
 Connect = Callable[[Settings, Callable[[], bool]], AbstractAsyncContextManager[Connected]]
@@ -93,6 +99,7 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
     with kafka_errors():
         from tickwheel_broker.cluster.kafka.group import KafkaGroup
         from tickwheel_broker.cluster.kafka.log import KafkaLog
+        from tickwheel_broker.cluster.kafka.topic import find_dangers
 
         async with (
             KafkaLog(
@@ -106,7 +113,7 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
                 url.servers, url.topic, url.topic, timeout_s, is_healthy=is_healthy, options=options
             ) as group,
         ):
-            yield Connected(shared, group)
+            yield Connected(shared, group, partial(find_dangers, url.servers, url.topic, options))
 
 
 async def serve_node(
@@ -234,6 +241,7 @@ class NodeProcess:
                 assert running.children is not None
                 nursery.start_soon(running.children.run, running.urls, running.wait_stopped)
                 nursery.start_soon(shared.look)
+                nursery.start_soon(self._watch_settings, connected.find_dangers)
                 nursery.start_soon(self.pulse.run)
                 _log.info(
                     "started as a node",
@@ -265,7 +273,8 @@ class NodeProcess:
             await self._follows_again.wait()
 
     async def _work(self, shared: SharedLog, candidacy: Candidacy) -> None:
-        genesis = (await wait_for_origin(shared)).genesis
+        kept = self._kept_genesis()
+        genesis = (await wait_for_origin(shared, kept)).genesis
         _log.info("following", cluster=genesis.cluster, node=self._settings.node, log_id=genesis.log_id)
         node = Node(
             self._settings.node,
@@ -279,6 +288,7 @@ class NodeProcess:
             self._owner_timeout_s,
             zone_rules(),
             secrets.token_hex(4),
+            kept,
         )
         timeout_s, silence = (
             self._settings.cluster_timeout_ms / _MS_PER_S,
@@ -299,19 +309,38 @@ class NodeProcess:
             except _Stopped:
                 nursery.cancel_scope.cancel()
 
+    async def _watch_settings(self, find_dangers: Callable[[], Awaitable[list[str]]]) -> None:
+        """Somebody may change those of the topic in Kafka: at the start, and now and then."""
+        standing = self.standing
+        while True:
+            with suppress(SharedLogUnavailable):  # who reads says it
+                before, standing.dangers = standing.dangers, await find_dangers()
+                if standing.dangers and standing.dangers != before:
+                    _log.error(
+                        "the topic in Kafka has settings under which the log is not safe, or cannot be written",
+                        differing="; ".join(standing.dangers),
+                    )
+                elif before and not standing.dangers:
+                    _log.info("the topic in Kafka has the right settings again")
+            await trio.sleep(SETTINGS_S)
+
     # -- the replica --
+
+    def _kept_genesis(self) -> Genesis | None:
+        mark = read_mark(self._directory)
+        return unpack_genesis(mark.genesis.encode()) if mark is not None and mark.genesis else None
 
     def _open_replica(self, origin: Origin) -> Follower:
         if self._is_stopping:
             raise _Stopped
         genesis = origin.genesis
-        mark = ReplicaMark(genesis.cluster, genesis.shard, genesis.log_id)
+        mark = ReplicaMark(genesis.cluster, genesis.shard, genesis.log_id, pack_genesis(genesis).decode())
         with self._room_is_told():
             if not self._disk.segments():
                 # Before there is anything that a broker of its own could go on with.
                 mark_replica(self._disk, mark)
             follower = open_follower(
-                self._directory, self._disk, self._store_settings, genesis, origin.start, self._clock.now_ms()
+                self._directory, self._disk, self._store_settings, origin, self._clock.now_ms()
             )
             mark_replica(self._disk, mark)
         follower.healing.counts = self.standing.healing

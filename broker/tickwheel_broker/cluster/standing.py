@@ -52,6 +52,8 @@ class Standing:
     """Whether that is too far for it to be chosen."""
     is_disk_full: bool = False
     """Whether its disk has no room, so that it is chosen only where no other node is."""
+    dangers: list[str] = field(default_factory=list)
+    """What of the shared log's settings endangers it, in words."""
     gave_up_s: float | None = None
     """When, in trio's time, it let another one be chosen, because nothing was confirmed to it; None: it stands."""
     follower: Follower | None = None

@@ -223,6 +223,11 @@ def cluster_families(standing: Standing | None) -> Iterator[Metric]:
         "1 if the node was chosen and could not own the log, and does not stand for a while.",
         standing.gave_up_s is not None,
     )
+    yield _gauge(
+        "cluster_log_dangers",
+        "Settings of the topic in Kafka under which the log is not safe, or cannot be written.",
+        len(standing.dangers),
+    )
     yield _gauge("cluster_term", "The highest term that the node has read of.", standing.term)
     if standing.records_behind is not None:
         yield _gauge(

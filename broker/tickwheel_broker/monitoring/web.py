@@ -90,7 +90,10 @@ class Pages:
         if standing is not None:
             body |= standing.as_json()
         if await self._is_known(request):
-            body["reasons"] = [reason._asdict() for reason in reasons]
+            told = list(reasons)
+            if standing is not None and standing.dangers:  # which does not make it unready: it serves
+                told.append(Reason("log_not_safe", f"of the topic in Kafka, {'; '.join(standing.dangers)}"))
+            body["reasons"] = [reason._asdict() for reason in told]
         return Response(msgspec.json.encode(body) + b"\n", 503 if reasons else 200, media_type=_JSON)
 
     async def _scrape(self, request: Request) -> Response:

@@ -172,22 +172,28 @@ def status(url: str | None, data: Path | None, kafka_config: str | None) -> None
     if data is not None:
         _print_replica(data)
     elif url is not None:
-        _print_status(_run(_look, _url(url), kafka_config or ""))
+        _print_status(*_run(_look, _url(url), kafka_config or ""))
 
 
-async def _look(place: ClusterUrl, kafka_config: str) -> ClusterStatus:
-    from tickwheel_broker.cluster.beginning import kafka_errors, look_at
+async def _look(place: ClusterUrl, kafka_config: str) -> tuple[ClusterStatus, list[str]]:
+    from tickwheel_broker.cluster.beginning import ClusterUnreachable, kafka_errors, look_at
+    from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
     from tickwheel_broker.config.cluster_url import kafka_options
 
     options = kafka_options(kafka_config)
     with kafka_errors():
         from tickwheel_broker.cluster.kafka.log import KafkaLog
+        from tickwheel_broker.cluster.kafka.topic import find_dangers
 
         async with KafkaLog(place.servers, place.topic, options=options) as shared:
-            return await look_at(shared, _now_ms)
+            found = await look_at(shared, _now_ms)
+        try:
+            return found, await find_dangers(place.servers, place.topic, options)
+        except SharedLogUnavailable as error:
+            raise ClusterUnreachable(str(error)) from error
 
 
-def _print_status(found: ClusterStatus) -> None:
+def _print_status(found: ClusterStatus, dangers: list[str]) -> None:
     import msgspec
 
     genesis = msgspec.structs.asdict(found.genesis)
@@ -203,9 +209,11 @@ def _print_status(found: ClusterStatus) -> None:
         ("records", f"{found.first:,} to {found.end - 1:,} in Kafka"),
         ("settings", ", ".join(f"{name} {genesis[name]:,}" for name in told)),
     ]
+    if dangers:
+        rows.append(("not safe", f"of the topic in Kafka, {'; '.join(dangers)}"))
     result = {
         name: getattr(found, name) for name in ("first", "end", "term", "owner", "url", "silent_ms")
-    } | {"genesis": genesis}
+    } | {"genesis": genesis, "dangers": dangers}
     print_report(result, *[f"{label:<12}{value}" for label, value in rows])
 
 

@@ -55,10 +55,10 @@ class Replicas:
         origin = origin_of(list(enumerate(self.partition.records))[self.first :])
         assert origin is not None
         assert origin.genesis == GENESIS
-        start = origin.start
-        if start == START:
-            start = msgspec.structs.replace(START, end=START.end + self._position)
-        return open_follower(directory, FileDisk(directory), SETTINGS, origin.genesis, start, NOW_MS)
+        if origin.start == START:
+            far = msgspec.structs.replace(START, end=START.end + self._position)
+            origin = origin._replace(start=far)
+        return open_follower(directory, FileDisk(directory), SETTINGS, origin, NOW_MS)
 
     def follow(self, follower: Follower, up_to: int | None = None) -> None:
         """All records up to one."""
@@ -174,7 +174,7 @@ def check_replicas(
     for directory in directories:
         print("looks at", directory)
         disk = FileDisk(directory)
-        follower = open_follower(directory, disk, settings, origin.genesis, origin.start, now_ms)
+        follower = open_follower(directory, disk, settings, origin, now_ms)
         assert follower.offset + 1 >= first
         for offset, record in itertools.islice(records, follower.offset + 1 - first, None):
             follower.take(offset, record)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -15,11 +15,15 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from tickwheel_broker.cluster.kafka.client import Options, error_of, refuse_bad_options, settings, text_of
 from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
+from timerlog.replication.record import MAX_BODY_BYTES
 
 T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
 _CONNECT_S: Final = 5.0
+MESSAGE_BYTES: Final = MAX_BODY_BYTES + 4_096
+"""What Kafka must take at a time, at least: the largest record, and what Kafka has around it."""
+
 _STEP_S: Final = 0.1
 """So soon a cancelled call ends."""
 
@@ -85,6 +89,16 @@ async def create_topic(
     SharedLogUnavailable, ConfigError."""
     waiting = _Waiting(wait_s, on_wait)
     return await _with_admin(servers, options, lambda admin: _create(admin, topic, wanted, waiting))
+
+
+async def find_dangers(servers: str, topic: str, options: Options | None = None) -> list[str]:
+    """See `judge_config`. Raises SharedLogUnavailable."""
+
+    def look(admin: AdminClient) -> list[str]:
+        found = _described(admin, topic)
+        return judge_config(found.config, min(found.copies, default=1))
+
+    return await _with_admin(servers, options, look)
 
 
 async def delete_records(
@@ -178,18 +192,49 @@ def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
     raise SharedLogUnavailable(f"the partitions of {topic!r} have no leaders")
 
 
-def _compare(admin: AdminClient, topic: str, wanted: TopicSettings) -> None:
-    """Raises TopicDiffers."""
+class _Topic(NamedTuple):
+    """One as it is now. `copies`: how many the partitions have."""
+
+    partitions: int
+    copies: list[int]
+    config: dict[str, str | None]
+
+
+def _described(admin: AdminClient, topic: str) -> _Topic:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     entries = _result(admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource])
-    has = {name: entry.value for name, entry in entries.items()}
     partitions = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-    replicas = {len(one.replicas) for one in partitions.values()}
+    copies = sorted({len(one.replicas) for one in partitions.values()})
+    return _Topic(len(partitions), copies, {name: entry.value for name, entry in entries.items()})
+
+
+def _compare(admin: AdminClient, topic: str, wanted: TopicSettings) -> None:
+    """Raises TopicDiffers."""
+    found = _described(admin, topic)
     pairs = [
-        ("partitions", str(len(partitions)), str(wanted.partitions)),
-        ("replication factor", ", ".join(map(str, sorted(replicas))), str(wanted.replication_factor)),
-        *((name, has.get(name), value) for name, value in wanted.config().items()),
+        ("partitions", str(found.partitions), str(wanted.partitions)),
+        ("replication factor", ", ".join(map(str, found.copies)), str(wanted.replication_factor)),
+        *((name, found.config.get(name), value) for name, value in wanted.config().items()),
     ]
     differing = [f"{name} is {is_now}, not {value}" for name, is_now, value in pairs if is_now != value]
     if differing:
         raise TopicDiffers(f"there is a topic {topic!r} with other settings: {'; '.join(differing)}")
+
+
+def judge_config(config: Mapping[str, str | None], copies: int) -> list[str]:
+    """What of a topic's settings endangers the log in it, or keeps it from being written; in words. It may have been
+    changed since the topic was made."""
+    majority = copies // 2 + 1
+    exact = TopicSettings(min_insync_replicas=majority).config()
+    del exact["message.timestamp.type"]  # it changes nothing for a log that is kept for ever
+    least = {"min.insync.replicas": int(exact.pop("min.insync.replicas")), "max.message.bytes": MESSAGE_BYTES}
+    differing = [
+        f"{name} is {config.get(name)}, not {value}"
+        for name, value in exact.items()
+        if config.get(name) != value
+    ]
+    for name, value in least.items():
+        is_now = config.get(name) or "0"
+        if int(is_now) < value:
+            differing.append(f"{name} is {is_now}, below {value}")
+    return differing

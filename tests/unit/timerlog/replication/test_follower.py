@@ -21,6 +21,7 @@ from timerlog.files.held_space import Lender
 from timerlog.recovery import checkpoint
 from timerlog.recovery.checkpoint import Checkpoints
 from timerlog.replication.follower import open_follower
+from timerlog.replication.origin import Origin
 from timerlog.replication.record import Writer, fence
 from timerlog.replication.rule import Said
 from timerlog.store import Store
@@ -154,7 +155,9 @@ def test_settings_that_decide_what_records_do_are_those_of_the_log(tmp_path: Pat
     tmp_path.joinpath("node").mkdir()
     differing = msgspec.structs.replace(SETTINGS, ack_wait_ms=1_234)
     with pytest.raises(BadSettings, match="ack_wait_ms is 1234 here and 1000 in the cluster"):
-        open_follower(tmp_path / "node", FileDisk(tmp_path / "node"), differing, GENESIS, START, NOW_MS)
+        open_follower(
+            tmp_path / "node", FileDisk(tmp_path / "node"), differing, Origin(GENESIS, START, 0), NOW_MS
+        )
 
 
 def test_a_directory_of_another_log_is_refused(replicas: Replicas) -> None:

@@ -321,6 +321,6 @@ def test_genesis_may_stand_behind_deleted_records(tmp_path: Path) -> None:
     """A partition that was used before for something else, and emptied."""
     origin = origin_of([(41, genesis_record(GENESIS, 0))])
     assert origin is not None
-    follower = open_follower(tmp_path, FileDisk(tmp_path), SETTINGS, *origin[:2], NOW_MS)
+    follower = open_follower(tmp_path, FileDisk(tmp_path), SETTINGS, origin, NOW_MS)
     assert follower.offset == 41
     follower.close()

@@ -7,6 +7,8 @@ from __future__ import annotations
 import msgspec
 
 from timerlog.commitlog.records import GroupRecord, TopicRecord
+from timerlog.errors import UnsupportedFormat
+from timerlog.layout import NEWEST_RECORD, RecordType
 from timerlog.tables.answers import AnswersBase
 from timerlog.tables.histories import Failure
 from timerlog.tables.tables import Group, Tables
@@ -50,6 +52,20 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
     #: Of a replicated log: who reads it from here on, and nothing before, finds out what it is.
     genesis: bytes | msgspec.UnsetType = msgspec.UNSET
+    #: The highest type of a record that was ever in the log; 0: it is from before that was noted.
+    newest_record: int = 0
+
+    def check(self) -> None:
+        """Raises ``UnsupportedFormat`` where what holds follows from records that this version does not know."""
+        if self.newest_record > NEWEST_RECORD:
+            raise UnsupportedFormat(
+                f"the log has had records of type {self.newest_record}; this version knows those up to {NEWEST_RECORD}"
+            )
+
+    @property
+    def known_newest(self) -> int:
+        """``newest_record``, or the highest type that there was before that was noted."""
+        return self.newest_record or RecordType.GROUP_ORDER
 
 
 def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = msgspec.UNSET) -> Base:
@@ -70,6 +86,7 @@ def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = m
         free_groups=list(tables.free_groups.items()),
         name_fences=tables.name_fences.dump(),
         genesis=genesis,
+        newest_record=int(native.newest_record),
     )
 
 

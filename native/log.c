@@ -34,6 +34,7 @@ int64_t tw_log_append(tw_store *store, uint8_t type, uint32_t aux, const uint8_t
     memset(record + total, 0, tw_padded(total) - total);
     tw_store32(record, tw_crc32c(record + 4, total - 4, 0));
     store->staging_bytes += tw_padded(total);
+    if (type > store->newest_record && type != TW_RECORD_END) store->newest_record = type;
     return (int64_t)position;
 }
 

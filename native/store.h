@@ -233,6 +233,7 @@ typedef struct {
     const uint8_t *may_send; /* by topic: whether the connection whose bytes are taken may send to it; NULL: to all */
     const uint64_t *leaving; /* in order: messages that the transaction being judged or staged cancels; their keys are free */
     uint64_t leaving_count;
+    uint32_t newest_record; /* the highest type of a record that was ever appended or replayed; END is none */
 } tw_store;
 
 enum {

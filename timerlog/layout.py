@@ -85,6 +85,10 @@ class RecordType(IntEnum):
     END = lib.TW_RECORD_END  #: the log goes on in the next segment
 
 
+#: The type that was added last. A log with a newer one is a newer version's.
+NEWEST_RECORD: Final = max(RecordType, key=lambda record: record if record is not RecordType.END else 0)
+
+
 class MessageState(IntEnum):
     NONE = lib.TW_NONE
     SCHEDULED = lib.TW_SCHEDULED

@@ -24,7 +24,7 @@ from timerlog.errors import DECODE_ERRORS, DiskFull, UnsupportedFormat
 from timerlog.files.disk import Disk
 from timerlog.files.held_space import Reserve, Spare, allocate_lent
 from timerlog.files.holes import PAGE_BYTES
-from timerlog.layout import FORMAT_VERSION
+from timerlog.layout import FORMAT_VERSION, NEWEST_RECORD
 from timerlog.tables.base_record import Base, capture
 from timerlog.tables.tables import Tables
 
@@ -35,6 +35,8 @@ EVERY_MS: Final = 10_000
 MAGIC: Final = b"TWCHECK1"
 #: Of the checkpoint alone: one that an older version wrote is not used, and the log is read instead.
 VERSION: Final = 3
+#: The newest type of record that all programs know which read this version.
+_RECORDS_OF_VERSION: Final = 26
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -47,6 +49,12 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     node: int
     seq: int
     chain: int
+
+
+def version_for(newest_record: int) -> int:
+    """The version of a checkpoint of a log that has had records up to a type: of programs that do not know it, none
+    reads the checkpoint. Behind ``VERSION`` that is the type itself."""
+    return newest_record if newest_record > _RECORDS_OF_VERSION else VERSION
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +105,13 @@ def load(disk: Disk) -> Checkpoint | None:
         return None
     try:
         found = msgspec.msgpack.decode(body, type=_Versions)
-        if found.format > FORMAT_VERSION or found.version > VERSION:
+        newest = version_for(NEWEST_RECORD)
+        if found.format > FORMAT_VERSION or found.version > newest:
             raise UnsupportedFormat(
                 f"the checkpoint has format {found.format}.{found.version}; this version reads up to "
-                f"{FORMAT_VERSION}.{VERSION}"
+                f"{FORMAT_VERSION}.{newest}"
             )
-        if (found.format, found.version) != (FORMAT_VERSION, VERSION):
+        if found.format != FORMAT_VERSION or found.version < VERSION:
             return None
         return msgspec.msgpack.decode(body, type=Checkpoint)
     except DECODE_ERRORS:
@@ -172,14 +181,16 @@ class Checkpoints:
     def make(self, *, clean: bool = False) -> Checkpoint:
         """What one would say now."""
         tables, position = self._tables, self._log.flush()
+        base = capture(tables, self._tick_ms())
         assert position >= self._log.durable_position, "a checkpoint covers all that is durable"
         return Checkpoint(
+            version=version_for(base.newest_record),
             log_id=tables.log_id,
             position=position,
             durable_position=self._log.durable_position,
             clean=clean,
             boot_id=boot_id(),
-            base=capture(tables, self._tick_ms()),
+            base=base,
             segments={base: size for base, size in self._log.sizes().items() if base >= self.trimmed},
             tables=tables.sizes(),
             sums=tables.sums() if clean else {},

@@ -58,6 +58,8 @@ class Applier:
 
     def apply(self, record: int, aux: int, payload: Buffer) -> None:
         """One record as read from the log. MARK and END change nothing."""
+        if record != RecordType.END:
+            self._note_newest(record)
         match record:
             case RecordType.PUT:
                 head = np.frombuffer(payload, PUT_HEAD, 1)[0]
@@ -123,6 +125,10 @@ class Applier:
                 raise UnsupportedFormat(
                     f"the log has a record of type {record}, which this version does not know"
                 )
+
+    def _note_newest(self, record: int) -> None:
+        native = self.tables.native
+        native.newest_record = max(int(native.newest_record), record)
 
     def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         end_seq = first_seq + delivery.runs_values(runs)
@@ -225,7 +231,9 @@ class Applier:
 
     def base(self, base: Base) -> None:
         """Everything small, as it is at this point. On tables that hold what came before, it changes nothing."""
+        base.check()
         tables = self.tables
+        self._note_newest(base.known_newest)
         tables.start_rows(base.first_id, base.next_id, base.gaps)
         tables.timeline, tables.timeline_position = base.timeline, base.timeline_position
         tables.epoch_floor = base.epoch_floor
@@ -273,6 +281,8 @@ class Applier:
     def group(self, record: GroupRecord) -> None:
         if not 0 < record.group_id < self.tables.native.groups_capacity:
             raise BadSettings(f"group {record.name!r} has number {record.group_id}: raise max_groups")
+        if record.ignores_order:  # which programs that do not know GROUP_ORDER would not see
+            self._note_newest(RecordType.GROUP_ORDER)
         is_new = record.group_id not in self.tables.groups
         self.tables.add_group(record)
         if is_new:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import msgspec
 
 from timerlog.commitlog.records import GroupRecord, TopicRecord
+from timerlog.errors import UnsupportedFormat
+from timerlog.layout import NEWEST_RECORD, RecordType
 from timerlog.tables.answers import AnswersBase
 from timerlog.tables.histories import Failure
 from timerlog.tables.tables import Group, Tables
@@ -54,6 +56,20 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[tuple[int, int]] = []  #: message ids that may have been given out there: from, to below
     #: Of a replicated log: who reads it from here on, and nothing before, finds out what it is.
     genesis: bytes | msgspec.UnsetType = msgspec.UNSET
+    #: The highest type of a record that was ever in the log; 0: it is from before that was noted.
+    newest_record: int = 0
+
+    def check(self) -> None:
+        """Raises ``UnsupportedFormat`` where what holds follows from records that this version does not know."""
+        if self.newest_record > NEWEST_RECORD:
+            raise UnsupportedFormat(
+                f"the log has had records of type {self.newest_record}; this version knows those up to {NEWEST_RECORD}"
+            )
+
+    @property
+    def known_newest(self) -> int:
+        """``newest_record``, or the highest type that there was before that was noted."""
+        return self.newest_record or RecordType.GROUP_ORDER
 
 
 def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = msgspec.UNSET) -> Base:
@@ -78,6 +94,7 @@ def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = m
         epoch_floor=tables.epoch_floor,
         gaps=tables.gaps,
         genesis=genesis,
+        newest_record=int(native.newest_record),
     )
 
 

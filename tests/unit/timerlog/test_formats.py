@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
@@ -20,10 +22,13 @@ from timerlog.commitlog.segments import ADOPTING, ADOPTING_FORMAT
 from timerlog.errors import UnsupportedFormat
 from timerlog.files.disk import FileDisk
 from timerlog.files.small_files import seal
+from timerlog.layout import RecordType
 from timerlog.maintenance.inspect import inspect_directory
 from timerlog.maintenance.repair import repair
 from timerlog.recovery import checkpoint
 from timerlog.store import Store
+from timerlog.tables import base_record
+from timerlog.tables.tables import remove_derived_files
 
 
 @pytest.fixture
@@ -114,6 +119,93 @@ def test_a_newer_file_is_refused(directory: Path, make: Callable[[Path], None]) 
     assert "newer" in advice_for(refused.value)
     if make is not newer_record:  # the log is read up to there, and what is derived from it is made
         assert before.is_untouched("LOCK")
+
+
+def knowing(record: int) -> Iterator[None]:
+    """As a version that knows the types of records up to one."""
+    with (
+        mock.patch.object(checkpoint, "NEWEST_RECORD", record),
+        mock.patch.object(base_record, "NEWEST_RECORD", record),
+    ):
+        yield
+
+
+older = contextmanager(knowing)
+
+
+def version_of(directory: Path) -> int:
+    found = checkpoint.load(FileDisk(directory))
+    assert found is not None
+    return found.version
+
+
+@pytest.mark.parametrize("end", ["clean", "killed", "reread", "purged"])
+def test_an_older_version_refuses_what_it_does_not_know(tmp_path: Path, end: str) -> None:
+    """The checkpoint's version is the newest record's type, whatever became of the record itself."""
+    with closing(Store.open(tmp_path, SMALL, NOW_MS)) as store:
+        topic = store.topics.open("t", NOW_MS)
+        store.produce.ingest(send(topic, [b"x"]), NOW_MS)
+    assert version_of(tmp_path) == 3
+    with older(RecordType.DROPPED):
+        store = Store.open(tmp_path, SMALL, NOW_MS)
+        topic = store.topics.open("t", NOW_MS)
+        store.groups.open(topic, "g", NOW_MS)
+        store.close()
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    store.groups.ignore_order("t", "g", ignores_order=True)
+    store.sync()
+    if end == "purged":
+        store.log.roll()
+        store.purge(NOW_MS + 2 * SMALL.purge_after_ms)
+    store.close(clean=end != "killed")
+    if end == "reread":
+        remove_derived_files(tmp_path)
+        Store.open(tmp_path, SMALL, NOW_MS).close()
+    if end == "killed":  # what a running broker does each 10 s
+        store = Store.open(tmp_path, SMALL, NOW_MS)
+        store.close(clean=False)
+    assert version_of(tmp_path) == RecordType.GROUP_ORDER
+    before = Original(tmp_path)
+    for known in (RecordType.DROPPED, RecordType.GROUP_SEEN):
+        with (
+            older(known),
+            pytest.raises(UnsupportedFormat, match=r"the checkpoint has format 2\.31") as refused,
+        ):
+            Store.open(tmp_path, SMALL, NOW_MS)
+        assert "newer" in advice_for(refused.value)
+    assert before.is_untouched("LOCK")
+    Store.open(tmp_path, SMALL, NOW_MS).close()
+
+
+def test_what_follows_from_newer_records_is_refused_where_the_log_has_none(tmp_path: Path) -> None:
+    """A BASE says it, too: of a directory that was restored after the records had been purged."""
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.groups.open(topic, "g", NOW_MS, ignores_order=True)
+    store.log.roll()
+    store.sync()
+    store.purge(NOW_MS)
+    assert store.log.segments[0] > 0
+    store.close()
+    (tmp_path / checkpoint.NAME).unlink()
+    with older(RecordType.GROUP_SEEN), pytest.raises(UnsupportedFormat, match="records of type 31"):
+        Store.open(tmp_path, SMALL, NOW_MS)
+    Store.open(tmp_path, SMALL, NOW_MS).close()
+
+
+def test_a_directory_from_before_types_were_noted(tmp_path: Path) -> None:
+    """Nobody knows what its log has had: it is taken for one with all that there was then."""
+    Store.open(tmp_path, SMALL, NOW_MS).close()
+    found = checkpoint.load(FileDisk(tmp_path))
+    assert found is not None
+    base = msgspec.structs.replace(found.base, newest_record=0)
+    (tmp_path / checkpoint.NAME).write_bytes(
+        checkpoint.pack(msgspec.structs.replace(found, version=3, base=base))
+    )
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    assert store.recovery.was_clean
+    store.close()
+    assert version_of(tmp_path) == RecordType.GROUP_ORDER
 
 
 @pytest.mark.parametrize("look", [inspect_directory, lambda directory: repair(directory, NOW_MS, apply=True)])

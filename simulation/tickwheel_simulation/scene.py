@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 UNDERTAKERS = "undertakers"
 RESTORED = "restored"
-"""The topic of clients whose log is set back. `restoring` has an oracle of its own for it."""
+"""The topic of clients whose log is set back. `restores` has an oracle of its own for it."""
 PUSHED = "pushed"
 """The topic of an endpoint; it has no messages."""
 _TRACE_LINES = 40

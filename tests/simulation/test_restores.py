@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tickwheel_simulation.restoring import Histories, run_restores
+from tickwheel_simulation.restores.run import Histories, run_restores
 from timerlog.recovery import timeline
 
 SEEDS = range(6)

@@ -13,6 +13,7 @@ finds a defect can be repeated exactly. An oracle, which knows nothing of the en
     machine       a broker that is killed, loses power, is started again
     world         what all tasks share
     clients       producers, consumers, and people who change their minds
+    restores      a run of its own: a backup is restored while clients live on
     rocketmq      clients of RocketMQ, and gateways
     run           one seed from beginning to end
 """

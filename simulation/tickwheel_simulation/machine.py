@@ -28,7 +28,7 @@ from tickwheel_native import memory
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.cluster.processes import HERE
-from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, View
+from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, SmallFile, View
 from tickwheel_simulation.network import MemoryListener
 from tickwheel_simulation.oracle import Violation
 from tickwheel_simulation.scene import Scene
@@ -40,6 +40,7 @@ from timerlog.files.disk import LOG_FOLDER, segment_path
 from timerlog.files.holes import Holes
 from timerlog.query.worker import Job, run_job
 from timerlog.recovery import checkpoint as checkpoints
+from timerlog.recovery import timeline
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
@@ -369,6 +370,16 @@ class Machine:
             found = checkpoints.load(View(self.disk, lambda: None))
         if found is None or not found.clean:
             self._spoil_tables()
+
+    def set_back(self, backup: Disk, since_ms: int) -> None:
+        """A backup of the disk, made at a time, is restored; nothing may run."""
+        assert self.view is None, "a broker has its directory for itself"
+        self.disk.segments = {base: inode.copy() for base, inode in backup.segments.items()}
+        self.disk.files = {timeline.NAME: SmallFile(timeline.pack_mark(since_ms), is_synced=True)}
+        self.disk.sync_directory()
+        self._tables, self.state, self._was_stopped = self._next_directory(), None, False
+        self.note("set back")
+        self.scene.count("restores")
 
     # -- tables --
 

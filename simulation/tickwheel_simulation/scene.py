@@ -27,6 +27,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     SCRATCH: (),
 }
 UNDERTAKERS = "undertakers"
+RESTORED = "restored"
+"""The topic of clients whose log is set back. `restores` has an oracle of its own for it."""
 PUSHED = "pushed"
 """The topic of an endpoint; it has no messages."""
 _TRACE_LINES = 40

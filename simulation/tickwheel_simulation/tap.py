@@ -17,12 +17,12 @@ from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.oracle import Given, Lease, Violation
-from tickwheel_simulation.scene import Scene
+from tickwheel_simulation.scene import RESTORED, Scene
 from timerlog.engine.deliver import AsAnswer
 from timerlog.names import DEAD_HEADER as STORY
 from timerlog.store import Store
 
-_ELSEWHERE = (PREPARED_SUFFIX, TESTS_SUFFIX)
+_ELSEWHERE = (PREPARED_SUFFIX, TESTS_SUFFIX, RESTORED)
 """What these messages must be is known to those who ask for them."""
 
 

@@ -548,9 +548,10 @@ class Oracle:
             message.is_waiting = False
 
     def settle(self) -> None:
-        """Everything that was stored and not cancelled was delivered by now, so what is not known did not happen."""
+        """Everything that was stored and not cancelled was delivered by now, so what is not known did not happen. Of a
+        topic without groups nothing is delivered, and this is never known."""
         for message in self.messages.values():
-            if message.stored is Known.MAYBE:
+            if message.stored is Known.MAYBE and self.groups.get(message.topic):
                 message.stored = Known.NO
             if message.cancelled is Known.MAYBE and self.groups.get(message.topic):
                 message.cancelled = Known.NO if message.is_ever_leased else Known.YES
@@ -570,7 +571,8 @@ class Oracle:
     def check_together(self) -> None:
         """When all has settled: a transaction is whole or absent."""
         for messages in self._together.values():
-            stored = {message.token: message.stored is Known.YES for message in messages}
+            known = [message for message in messages if message.stored is not Known.MAYBE]
+            stored = {message.token: message.stored is Known.YES for message in known}
             if len(set(stored.values())) > 1:
                 raise Violation(f"a transaction is there in part: {stored}")
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cluster import in_a_cluster
 from tests.support.cluster.kafka import running_kafka
+from tests.support.processes import stalls
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.guarded import Guarded, guarding
@@ -40,6 +41,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = in_a_cluster.reason_of(f"{item.path.relative_to(FOLDER)}::{item.nodeid.partition('::')[2]}")
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"not in a cluster: {reason}"))
+
+
+@pytest.fixture(scope="session")
+def _watched_steps() -> Iterator[list[stalls.Stall]]:
+    with stalls.watching_embedded() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _no_step_is_long(_watched_steps: list[stalls.Stall]) -> Iterator[None]:
+    """No step of an embedded broker holds its event loop for long."""
+    yield
+    found = _watched_steps.copy()
+    _watched_steps.clear()
+    assert not found, "\n".join(map(str, found))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,9 @@ import tickwheel
 from tests.support.processes import stalls
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.stalls import Stall, Watch
+from tickwheel.protocol.bodies.admin import GetTopic
+from tickwheel_broker.requests.answers import Asked
+from tickwheel_broker.requests.topics import TopicRequests
 
 LIMIT_MS = 5.0
 
@@ -101,3 +104,23 @@ def test_a_daemon_whose_loop_is_held_fails_its_test(tmp_path: Path) -> None:
         assert client.topic("t").name == "t"
     with pytest.raises(AssertionError, match=r"Server\._serve held the event loop for"):
         daemon.stop()
+
+
+def test_an_embedded_broker_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    get = TopicRequests.get
+
+    def slow(self: TopicRequests, request: GetTopic, asked: Asked) -> bytes:
+        work(2_000)
+        return get(self, request, asked)
+
+    monkeypatch.setattr(TopicRequests, "get", slow)
+    with (
+        stalls.watching_embedded() as found,
+        tickwheel.embedded(tmp_path / "data") as broker,
+        broker.sync_client() as client,
+    ):
+        client.create_topic("t")
+        assert not [stall for stall in found if "Server._serve" in stall.task]
+        client.topic("t")
+    (stall,) = [stall for stall in found if "Server._serve" in stall.task]
+    assert stall.ms >= 2_000

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-TURN_NS: Final = 1_000_000
+TURN_NS: Final = 500_000
 """A message passes the loop some five times on its way, and waits for a turn each time."""
 SHORTEST_NS: Final = 100_000
 """A turn that is shorter would mostly be the change to the next one."""

@@ -13,15 +13,18 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, Final
+from unittest import mock
 
 import trio
+
+from tickwheel import _embedded
 
 LIMIT_MS: Final = 20.0
 """On a machine that needs `REFERENCE_MS` for `_reference`; a slower one has as much more time as it needs there."""
@@ -111,6 +114,15 @@ def watch_this_process(limit: float) -> None:
         os.write(2, json.dumps({"event": EVENT, "level": "error"} | asdict(stall)).encode() + b"\n")
 
     trio.run = watched(trio.run, tell, limit)
+
+
+@contextmanager
+def watching_embedded() -> Iterator[list[Stall]]:
+    """Watches the loops of embedded brokers that begin meanwhile; gives what they find."""
+    found: list[Stall] = []
+    run = watched(trio.run, found.append, limit_ms())
+    with mock.patch.object(_embedded, "trio", SimpleNamespace(run=run)):
+        yield found
 
 
 def fail_for(events: Iterable[dict[str, Any]]) -> None:

@@ -92,7 +92,7 @@ class Group:
                     self._chosen = None
             if seat.is_heard():
                 seat.has_left = False
-                if seat.has_joined:
+                if seat.has_joined and seat.hears():  # who is not answered does not get to say it again
                     self._heard_s[seat] = now_s
         if self._chosen is None:
             self._chosen = next(iter(self._heard_s), None)

@@ -62,6 +62,7 @@ class Amount(NamedTuple):
 AMOUNTS: Final = {
     "seeds": Amount("seeds of the simulator", 24, 80, 200),
     "cluster_seeds": Amount("seeds of the simulator with a cluster", 24, 60, 200),
+    "cut_seeds": Amount("seeds of the simulator with cut links of a cluster", 6, 20, 200),
     "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 2, 8, 200),
     "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 2, 6, 200),
     "repeated_s": Amount("simulated seconds of a seed that is run twice", 12, 36, 72),

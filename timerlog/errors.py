@@ -163,6 +163,17 @@ class LogFailed(StoreError):
     advice = "Check the disk, then restart: everything that was acknowledged is on it."
 
 
+class LogFull(LogFailed):
+    """The disk has no room for what was accepted: some file systems say so only when it is written. Or it was made
+    read-only. The log accepts nothing more."""
+
+    code = "disk_full"
+    advice = (
+        "Make room, raise the quota, or make the file system writable, then start again: everything that was "
+        "acknowledged is on the disk."
+    )
+
+
 class UnknownTopic(StoreError):
     """There is no such topic."""
 

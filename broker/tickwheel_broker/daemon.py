@@ -38,7 +38,8 @@ from tickwheel_broker.net.tls import Certificates, certificates_of
 from tickwheel_broker.security.access import Access, open_access
 from tickwheel_broker.wiring import connection_parts, watched_parts
 from tickwheel_native import memory
-from timerlog.errors import DirectoryGone, StoreError, TooManyOpenFiles
+from timerlog.errors import DirectoryGone, LogFull, StoreError, TooManyOpenFiles
+from timerlog.files.disk import has_no_room
 from timerlog.files.holes import PAGE_BYTES
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -296,7 +297,7 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
             raise from_store(
                 TooManyOpenFiles(f"cannot open {settings.data_dir}: {error.strerror}")
             ) from error
-        raise LogNotWritten(f"cannot open {settings.data_dir}: {error.strerror or error}") from error
+        raise _disk_error(error, f"cannot open {settings.data_dir}: {error.strerror or error}") from error
     return store
 
 
@@ -435,4 +436,11 @@ def explain(error: BaseException, check_directory: Callable[[], None]) -> Tickwh
             error = gone  # whatever failed because of it
     if isinstance(error, StoreError):
         return from_store(error)
-    return LogNotWritten(str(error))
+    return _disk_error(error, str(error))
+
+
+def _disk_error(error: BaseException, reason: str) -> TickwheelError:
+    """What a disk that was written to has said."""
+    if isinstance(error, OSError) and has_no_room(error):
+        return from_store(LogFull(reason))
+    return LogNotWritten(reason)

@@ -51,7 +51,7 @@ def from_store(error: StoreError) -> TickwheelError:
     typed = cls(str(error) or None, advice=error.advice)
     if cls is ServerError:  # one that clients never see
         typed.code = error.code
-    if isinstance(error, LogFailed):
+    if error.code == LogFailed.code:
         typed = LogNotWritten(str(error) or None)
     return typed
 

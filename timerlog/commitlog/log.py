@@ -45,6 +45,15 @@ _MARK: Final = struct.Struct("<Q")  # the durable position
 _MARK_STEP_BYTES: Final = 4096
 
 
+#: What the heads of a frame's messages take at most.
+_HEADS_BYTES: Final = MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
+
+
+def largest_frame_bytes(segment_bytes: int) -> int:
+    """The largest frame whose messages fit into a segment; below 0 for one in which nothing has room."""
+    return segment_bytes - _HEADS_BYTES - CONTROL_RESERVE_BYTES - 128
+
+
 @dataclass(slots=True)
 class CommitLog:
     """Appends, flushes and syncs. Created by ``timerlog.recovery.opening``, which finds where the log ends.
@@ -65,7 +74,7 @@ class CommitLog:
     _segments: dict[int, SegmentFile] = field(default_factory=dict)
     _staging: Any = None
     _dirty: bool = False
-    _failed: str = ""
+    _failed: LogFailed | None = None
     #: Gives disk space when the disk is full.
     lender: Lender | None = None
     _is_lent: bool = False
@@ -76,14 +85,14 @@ class CommitLog:
 
     def prepare(self, max_frame_bytes: int) -> None:
         """Allocates the staging buffer, big enough for the largest frame."""
-        capacity = max_frame_bytes + MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
-        needed = capacity + CONTROL_RESERVE_BYTES + 128
-        if needed > self.segment_bytes:
+        largest = largest_frame_bytes(self.segment_bytes)
+        if max_frame_bytes > largest:
             raise BadSettings(
                 f"segment_bytes {self.segment_bytes} is too small for max_frame_bytes {max_frame_bytes}: use at least "
-                f"{needed}, or lower max_frame_bytes (an existing directory keeps its segment size)"
+                f"{self.segment_bytes + max_frame_bytes - largest}, or lower max_frame_bytes to {max(0, largest)} "
+                "(an existing directory keeps its segment size)"
             )
-        staging = np.empty(capacity, np.uint8)
+        staging = np.empty(max_frame_bytes + _HEADS_BYTES, np.uint8)
         self._staging = staging.data
         native_store.use_staging(self.native, staging)
         native_log.read_from(self.native, self.addresses.pointer)
@@ -107,8 +116,7 @@ class CommitLog:
     def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
         """Creates a segment file with its header. On ``DiskFull`` nothing is left behind. On ``LogFailed`` a file with
         a part of its header may be: the next start drops it."""
-        if self._failed:
-            raise LogFailed(self._failed)
+        self._check_failed()
         self._reach(base + self.segment_bytes)
         file = self.disk.open_segment(base, create=True)
         wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
@@ -139,8 +147,8 @@ class CommitLog:
         try:
             self.durability.created(self.disk, file)
         except OSError as error:
-            self._failed = f"syncing a new segment failed: {error.strerror}"
-            raise LogFailed(self._failed) from error
+            self._failed = LogFailed(f"syncing a new segment failed: {error.strerror}")
+            raise self._failed from error
 
     # -- positions --
 
@@ -327,8 +335,7 @@ class CommitLog:
 
     def flush(self) -> int:
         """Hands what is staged to the operating system; returns the position reached."""
-        if self._failed:
-            raise LogFailed(self._failed)
+        self._check_failed()
         count = int(self.native.staging_bytes)
         if count:
             base, file = self._current()
@@ -345,16 +352,19 @@ class CommitLog:
         try:
             file.write(offset, data)
         except LogFailed as error:
-            self._failed = str(error)
+            self._failed = error
             raise
+
+    def _check_failed(self) -> None:
+        if self._failed is not None:
+            raise type(self._failed)(str(self._failed))
 
     # -- as a replica --
 
     def receive(self, position: int, data: Buffer) -> None:
         """Writes what the log's owner wrote, where it stands in every replica: behind what is there, or at the start of
         the next segment. Raises ``DiskFull``: then nothing was written."""
-        if self._failed:
-            raise LogFailed(self._failed)
+        self._check_failed()
         base = position // self.segment_bytes * self.segment_bytes
         end = position + memoryview(data).nbytes
         assert position == self.appended_position or base not in self._segments, "a replica has no holes"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tickwheel_native import Buffer, memory
-from timerlog.errors import DiskFull, LogFailed, NoDataDirectory, TooManyOpenFiles
+from timerlog.errors import DiskFull, LogFailed, LogFull, NoDataDirectory, TooManyOpenFiles
 
 #: Of a data directory.
 LOG_FOLDER: Final = "commitlog"
@@ -81,10 +81,20 @@ class Disk(Protocol):
         """Makes such a file larger or smaller. Raises ``DiskFull``: then it is as it was."""
 
 
+#: Of a write into what was allocated: there is no room all the same (btrfs, ZFS, thin volumes), or not any more.
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def has_no_room(error: OSError) -> bool:
+    """Whether a write failed because the disk takes nothing more, and not because it is broken."""
+    return error.errno in _NO_ROOM
+
+
 def _raise_allocation(error: int, what: object) -> None:
     if -error in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         raise DiskFull(f"the disk is full (growing {what})")
-    raise LogFailed(f"cannot grow {what}: {os.strerror(-error)}")
+    failed = LogFull if -error in _NO_ROOM else LogFailed
+    raise failed(f"cannot grow {what}: {os.strerror(-error)}")
 
 
 def open_file(path: Path, flags: int, mode: int = 0o640) -> int:
@@ -176,7 +186,8 @@ class FileSegment:
                 written = os.pwrite(self._fd, view, offset)
                 view, offset = view[written:], offset + written
         except OSError as error:
-            raise LogFailed(f"writing {self._path.name} failed: {error.strerror}") from error
+            failed = LogFull if has_no_room(error) else LogFailed
+            raise failed(f"writing {self._path.name} failed: {error.strerror}") from error
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.problems import Refused
+from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import text_of
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -100,12 +101,15 @@ def decode(kind: type[S], data: bytes | msgspec.Raw, at: str = "") -> S:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
         found: S = decoder.decode(data)
+        name = repeated_name(bytes(data))
     except msgspec.ValidationError as error:
         raise _invalid(kind, str(error), at) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(400, "bad_json", f"This is no JSON: {error}.", pointer=at) from None
     except RecursionError:
         raise Refused(400, "bad_json", "The JSON is nested too deeply.", pointer=at) from None
+    if name is not None:
+        raise Refused(400, "bad_json", f"{name!r} stands twice in one object.", pointer=at)
     return found
 
 

@@ -29,7 +29,7 @@ from tickwheel_broker.config.cluster_url import parse_cluster_url
 from tickwheel_broker.config.fields import FIELDS, SettingField
 from tickwheel_broker.config.places import is_loopback, is_port, place_of
 from tickwheel_broker.config.rocketmq import rocketmq_conflicts
-from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.config.settings import KIB, Settings
 
 ENVIRONMENT_PREFIX = "TICKWHEEL_"
 _TYPING_MISTAKE = 0.75
@@ -205,6 +205,16 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             f"segment_bytes ({origins['segment_bytes']}) must be at least {staging_bytes} to hold a frame of "
             f"max_frame_bytes ({origins['max_frame_bytes']})"
         )
+
+
+def limits_for(largest_frame_bytes: int) -> dict[str, int]:
+    """What must be set so that a broker starts on a directory whose segments have room for such a frame; nothing where
+    the defaults do."""
+    largest, defaults = largest_frame_bytes // KIB * KIB, Settings()
+    if largest >= defaults.max_frame_bytes:
+        return {}
+    body_bytes = min(defaults.max_body_bytes, (largest - _LARGEST_ENVELOPE_BYTES) // KIB * KIB)
+    return {"max_frame_bytes": largest, "max_body_bytes": max(0, body_bytes)}
 
 
 def _web_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:

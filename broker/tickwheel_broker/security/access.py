@@ -226,7 +226,7 @@ def _is_closed_to_us(directory: str) -> bool:
 def open_access(settings: Settings, clock: Clock, *, verifies_clients: bool) -> Access:
     """What the settings say. Raises ConfigError, TokensUnusable, ServerExtraMissing, InsecureListener."""
     path = Path(settings.tokens_file or os.path.join(settings.data_dir, FILE_NAME))
-    if settings.tokens_file and not path.exists():
+    if settings.tokens_file and not os.path.exists(path):
         raise ConfigError(
             f"tokens_file {path} does not exist.",
             advice="Make a first token: `tickwheel tokens create NAME --tokens-file FILE --grant all:*`.",

@@ -7,6 +7,7 @@ synced and then renamed: a reader sees the old one or the new one. Commands that
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tickwheel.protocol.errors import TokensUnusable, UnknownToken
+from tickwheel.protocol.errors import BadDirectory, TokensUnusable, UnknownToken
 from tickwheel.protocol.grants import parse_grants
 from tickwheel_broker.errors import ServerExtraMissing
 
@@ -74,13 +75,26 @@ def parse(text: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
+def _is_of_directory(path: Path, error: OSError) -> bool:
+    """Whether the path of the directory is what is wrong: no file can be in it, whatever its name."""
+    if error.errno == errno.ENAMETOOLONG:
+        return path.name == FILE_NAME
+    try:
+        os.stat(path.parent)
+    except OSError as of_directory:
+        return of_directory.errno == error.errno == errno.ELOOP
+    return False
+
+
 def load(path: Path) -> dict[str, Token]:
-    """All tokens by id; none if there is no file. Raises TokensUnusable."""
+    """All tokens by id; none if there is no file. Raises TokensUnusable, BadDirectory."""
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
+        if _is_of_directory(path, error):
+            raise BadDirectory(f"{path.parent} cannot be used: {error.strerror}.") from error
         raise TokensUnusable(
             f"{path} cannot be read: {error.strerror}.", advice="Give the broker's user access to it."
         ) from error

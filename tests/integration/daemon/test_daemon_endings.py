@@ -31,6 +31,23 @@ def test_a_file_is_no_data_directory(tmp_path: Path, path: str) -> None:
     assert (event["code"], "is a file" in event["reason"]) == ("bad_directory", True)
 
 
+@pytest.mark.parametrize("name", ["loop", "x" * 300, f"{'x' * 200}/" * 19 + "x" * 190])
+def test_a_path_that_leads_nowhere_is_no_data_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    event = ends_with(
+        Daemon(tmp_path / "data", data_dir=str(tmp_path / name), **NO_SOCKET), ExitCode.BAD_CONFIG
+    )
+    assert event["code"] == "bad_directory", event
+    assert tmp_path.name in event["reason"]
+
+
+def test_a_file_of_tokens_that_is_a_loop_is_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tokens.json").symlink_to("tokens.json")
+    event = ends_with(Daemon(tmp_path / "data", **NO_SOCKET), ExitCode.BAD_CONFIG)
+    assert event["code"] == "bad_tokens_file"
+
+
 def test_too_little_address_space(tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))"
     event = ends_with(Daemon(tmp_path / "data", prelude=limit, **NO_SOCKET), ExitCode.BAD_CONFIG)

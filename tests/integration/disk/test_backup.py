@@ -10,9 +10,12 @@ import pytest
 import trio
 
 import tickwheel
+from tests.integration.daemon.test_daemon_lifecycle import ends_with
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import TickwheelError
+from tickwheel.sync import Client
+from tickwheel_broker.exit_codes import ExitCode
 from timerlog.layout import MessageState
 from timerlog.store import Store, StoreSettings
 
@@ -100,6 +103,27 @@ def test_the_commands(tmp_path: Path) -> None:
     error = shell.error("restore", "copy", "newer", code=65)
     assert error["code"] == "bad_backup"
     assert not (tmp_path / "newer").exists()
+
+
+def test_a_restore_says_with_which_limits_a_broker_starts(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with Daemon(tmp_path / "data", **SETTINGS) as daemon, Client(daemon.url) as client:
+        client.send("t", b"kept")
+    shell.run("backup", "data", "copy")
+    told = shell.run("restore", "copy", "new").stderr.decode()
+    options = told.partition("with: ")[2].split()
+    assert options == ["--max-frame-bytes", "4607KiB", "--max-body-bytes", "4096KiB"]
+    chosen = {options[0][2:].replace("-", "_"): options[1], options[2][2:].replace("-", "_"): options[3]}
+    refused = Daemon(tmp_path / "new")
+    assert ends_with(refused, ExitCode.BAD_CONFIG)["code"] == "bad_config"
+    with Daemon(tmp_path / "new", **chosen) as daemon, Client(daemon.url) as client:
+        message = client.message(id=1)
+        assert message is not None
+        assert message.body == b"kept"
+    with Daemon(tmp_path / "usual") as daemon, Client(daemon.url) as client:
+        client.send("t", b"kept")
+    shell.run("backup", "usual", "other")
+    assert shell.run("restore", "other", "third").stderr == b""
 
 
 @pytest.mark.parametrize("arguments", [("backup", "typo", "copy"), ("restore", "typo", "new")])

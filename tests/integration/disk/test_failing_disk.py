@@ -3,6 +3,7 @@ documented code; nothing is acknowledged from then on, and a restart finds all t
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -69,7 +70,9 @@ async def send_until_refused(client: tickwheel.Client, acknowledged: dict[str, i
         acknowledged.update(zip(keys, results.ids(), strict=True))
 
 
-async def break_while_sending(daemon: Daemon, tampering: str, log: Path) -> dict[str, int]:
+async def break_while_sending(
+    daemon: Daemon, tampering: str, log: Path, expected: ExitCode = ExitCode.IO_ERROR
+) -> dict[str, int]:
     """Everything that was acknowledged until the daemon gave up."""
     acknowledged: dict[str, int] = {}
     async with tickwheel.Client(daemon.url, timeout=PATIENCE_S) as client, trio.open_nursery() as nursery:
@@ -88,7 +91,7 @@ async def break_while_sending(daemon: Daemon, tampering: str, log: Path) -> dict
             code = await trio.to_thread.run_sync(daemon.wait_exit)
             assert injected.count >= 1
         nursery.cancel_scope.cancel()
-    assert code == ExitCode.IO_ERROR
+    assert code == expected
     return acknowledged
 
 
@@ -120,6 +123,20 @@ async def test_a_failing_disk_ends_the_daemon(tmp_path: Path, tampering: str) ->
         told = [event for event in events if event.get("code") == "log_failed"]
         assert told, events[-5:]
         assert "disk" in told[0]["advice"]
+    with Daemon(tmp_path / "data", **SETTINGS) as daemon:
+        await check_nothing_is_lost(daemon, acknowledged)
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT", "EROFS"])
+async def test_no_space_at_writing_is_a_full_disk(tmp_path: Path, error: str) -> None:
+    """Some file systems say only when it is written that what was allocated has no room."""
+    with Daemon(tmp_path / "data", **SETTINGS) as daemon:
+        tampering = f"pwrite64:error={error}:when=5+"
+        acknowledged = await break_while_sending(daemon, tampering, tmp_path / "strace", ExitCode.DISK_FULL)
+        (told,) = (event for event in daemon.events() if event.get("code") == "disk_full")
+        assert os.strerror(getattr(errno, error)) in told["reason"]
+        assert "Make room" in told["advice"]
     with Daemon(tmp_path / "data", **SETTINGS) as daemon:
         await check_nothing_is_lost(daemon, acknowledged)
         assert daemon.stop() == 0

@@ -56,6 +56,41 @@ async def test_headers_are_texts_as_they_were_written(ask: Caller, written: str)
     assert (await ask("POST", path, {"text": "x", "key": "Zoë"})).status == 200
 
 
+JSON_TYPE = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", TOPIC.format("t"), b'{"text": "a", "delay": "1h", "delay": "2h"}'),
+        ("POST", TOPIC.format("t"), b'{"text": "a", "headers": {"x": "1", "x": "2"}}'),
+        ("PUT", "/v1/topics/t", b'{"settings": {"rate": 5, "r\\u0061te": 6}}'),
+        ("POST", "/v1/topics/t/groups/g/receive", b'{"max": 1, "max": 2}'),
+        ("POST", "/v1/query", b'{"sql": "select 1", "sql": "select 2"}'),
+    ],
+)
+async def test_a_name_that_stands_twice(ask: Caller, method: str, path: str, body: bytes) -> None:
+    answer = await ask(method, path, body=body, headers=JSON_TYPE)
+    assert (answer.status, answer.code) == (400, "bad_json"), answer.json
+    assert "stands twice" in answer.json["detail"]
+
+
+async def test_a_name_that_stands_twice_in_a_batch_or_a_body(ask: Caller) -> None:
+    path = TOPIC.format("twice")
+    twice, once = b'{"text": "a", "key": "a", "key": "b"}', b'{"text": "c", "key": "c"}'
+    for kind, data in (
+        ("application/json", b"[%b, %b]" % (twice, once)),
+        ("application/x-ndjson", b"%b\n%b\n" % (twice, once)),
+    ):
+        answer = await ask("POST", f"{path}/batch", body=data, headers={"content-type": kind})
+        refused, stored = answer.json["items"]
+        assert refused["code"] == "bad_json"
+        assert stored["id"]
+    odd = b'{"body": {"a": 1, "a": 2}}'
+    sent = await ask("POST", path, body=odd, headers=JSON_TYPE)
+    assert sent.status == 201, "a body is kept as it came"
+
+
 async def test_a_body_whose_texts_are_no_utf_8_is_no_json(ask: Caller) -> None:
     headers = {"content-type": "application/json"}
     refused = await ask("POST", TOPIC.format("t"), body=b'{"body": ["\xff"]}', headers=headers)

@@ -17,6 +17,7 @@ from tickwheel_web.bodies import CONTENT_TYPE, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
+from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none
 
 HEADER_PREFIX: Final = "tw-header-"
@@ -133,7 +134,10 @@ def _messages(data: bytes, content_type: str) -> Sequence[Send | Refused]:
     """The messages of a batch, each by itself or why not. Raises Refused (400) for what is no list at all."""
     try:  # usually all are well
         found = _SEND.decode_lines(data) if content_type in NDJSON else _SENDS.decode(data)
+        name = repeated_name(data, is_lines=content_type in NDJSON)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _one_by_one(data, content_type)
+    if name is not None:
         return _one_by_one(data, content_type)
     _check_count(len(found))
     return found

@@ -75,8 +75,8 @@ class Broker:
             store, clock, max_backlog_messages=settings.max_backlog_messages, publish=self.publish
         )
         self.schedules = Schedules(
-            store.change, store.select, store.produce, store.commit, store.topics, store.tables,
-            store.log, clock, self.publish,
+            store.change, store.select, store.produce, store.commit, store.topics, store.tables, clock,
+            self.publish,
         )  # fmt: skip
         self.retention = Retention(store.change, store.select, store.tables, clock, self.publish)
         self.purging = Purging(store.purger, clock, self.services, settings, StepRunner(self.commit, runner))

@@ -79,3 +79,12 @@ def is_valid_name(name: str) -> bool:
 def dead_topic(topic: str) -> str:
     """The topic that gets the dead letters of ``topic``; cut for names of topics from before they were limited."""
     return f"{topic[:MAX_TOPIC_NAME_CHARS]}{DEAD_SUFFIX}"
+
+
+_EPOCHS_A_TIMELINE: Final = 1 << 20
+"""After a part of the log was lost, epochs go on above a multiple of this."""
+
+
+def delivery_number(epoch: int) -> int:
+    """Which delivery to its group an epoch is, from 1, counted from the last time that a part of the log was lost."""
+    return epoch % _EPOCHS_A_TIMELINE

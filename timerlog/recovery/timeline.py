@@ -30,7 +30,7 @@ LEAST_IDS: Final = 1 << 24
 IDS_A_MS: Final = 10
 #: At most this part of the ids that there are: a log may be restored again and again.
 _SHARE: Final = 4
-#: No message is delivered so often to a group in the lost part.
+#: No message is delivered so often to a group in the lost part. Epochs of a timeline begin above a multiple of it.
 EPOCHS: Final = 1 << 20
 _LAST_EPOCH: Final = (1 << 32) - 2
 
@@ -81,6 +81,6 @@ def _record(tables: Tables, mark: _Mark, position: int, now_ms: int) -> Timeline
         position=position,
         gap_start=next_id,
         next_id=next_id + gap,
-        epoch_floor=min(highest + EPOCHS, _LAST_EPOCH),
+        epoch_floor=min((highest // EPOCHS + 2) * EPOCHS, _LAST_EPOCH),
         deliveries=[(group_id, int(native.groups[group_id].deliveries)) for group_id in tables.groups],
     )

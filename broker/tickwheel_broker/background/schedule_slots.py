@@ -91,7 +91,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: int = 0
     missed: int = 0
     born: int = (
-        0  #: where the log ended when it was made: two of one name differ in it; 0: made by an older version
+        0  #: the next message's id when it was made: what has a lower one is of another schedule of its name
     )
 
 
@@ -406,8 +406,8 @@ def key_of(schedule: Schedule, slot_ms: int) -> str:
     return f"~schedule/{schedule.name}/{slot_ms}"
 
 
-def trigger_key(schedule: Schedule, token: str) -> str:
-    """Of a message that was asked for beside the rhythm. Tokens are at most 64 characters, and mean something as long
-    as the schedule is there: one that is made again under its name knows none."""
-    life = f"now.{schedule.born}" if schedule.born else "now"
+def trigger_key(schedule: Schedule, token: str, *, is_taken: bool = False) -> str:
+    """Of a message that was asked for beside the rhythm. Tokens are at most 64 characters. ``is_taken``: another
+    schedule, which had the name before, has sent for this token."""
+    life = f"now.{schedule.born}" if is_taken else "now"
     return f"~schedule/{schedule.name}/{life}/{token}"

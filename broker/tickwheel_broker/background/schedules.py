@@ -21,7 +21,6 @@ from tickwheel_broker.background import schedule_slots
 from tickwheel_broker.background.schedule_slots import Decision, Schedule
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import ends_the_broker
-from timerlog.commitlog.log import CommitLog
 from timerlog.engine.change import CANCELLED, DONE, EXPIRED, UNKNOWN, Change
 from timerlog.engine.commit import Commit
 from timerlog.engine.produce import JudgedSend, Produce
@@ -51,7 +50,6 @@ class Schedules:
         commit: Commit,
         topics: Topics,
         tables: Tables,
-        log: CommitLog,
         clock: Clock,
         publish: Callable[[], None],
     ) -> None:
@@ -61,7 +59,7 @@ class Schedules:
         self._produce = produce
         self._commits = commit
         self._topics = topics
-        self._tables, self._log = tables, log
+        self._tables = tables
         self._clock = clock
         self._publish = publish
         self._alarm = clock.alarm()
@@ -115,7 +113,7 @@ class Schedules:
 
     def create(self, schedule: Schedule) -> None:
         """Keep a new schedule from now on. Raises DiskFull, TransactionTooLarge."""
-        schedule = msgspec.structs.replace(schedule, born=self._log.appended_position)
+        schedule = msgspec.structs.replace(schedule, born=self._tables.next_id)
         self._commit(schedule, is_answer=True)
         self._changed(schedule.name)
 
@@ -149,8 +147,12 @@ class Schedules:
         StoreError."""
         now_ms = self._clock.now_ms()
         schedule = self.get(name)
-        key = schedule_slots.trigger_key(schedule, token or f"{now_ms}-{self._tables.next_id}")
+        token = token or f"{now_ms}-{self._tables.next_id}"
+        key = schedule_slots.trigger_key(schedule, token)
         sent = self._find(schedule, key)
+        if sent and sent < schedule.born:
+            key = schedule_slots.trigger_key(schedule, token, is_taken=True)
+            sent = self._find(schedule, key)
         if sent:
             return sent
         send = self.judged(schedule, now_ms, now_ms, key)

@@ -229,7 +229,10 @@ def message_line(message: BaseMessage) -> str:
     """
     # A key that starts with "~" was made by the sender's client for its own retries.
     key = f"[{printable(key_text(message).encode())}]  " if (message.key or "~")[0] != "~" else ""
-    again = f"  (delivery {message.epoch})" if message.epoch > 1 else ""
+    from tickwheel.protocol.limits import delivery_number
+
+    number = delivery_number(message.epoch)
+    again = f"  (delivery {number})" if number > 1 else ""
     return f"{format_moment(message.deliver_at_ms)}  {message.id}  {key}{printable(message.body)}{again}"
 
 

@@ -137,7 +137,9 @@ class ScheduleRequests:
     def _described(self, schedule: Schedule, upcoming: list[int], trouble: str = "") -> dict[str, Any]:
         """``trouble``: what was found out just now; what keeps it from sending is told first."""
         told = self._schedules.troubles.get(schedule.name, "") or trouble
-        return {**schedule_slots.fields_of(schedule), "next_ms": upcoming, "trouble": told}
+        fields = schedule_slots.fields_of(schedule)
+        del fields["born"]  # clients have no use for it
+        return {**fields, "next_ms": upcoming, "trouble": told}
 
     def _set(self, schedule: Schedule) -> bytes:
         """A schedule that was just set."""

@@ -11,6 +11,7 @@ from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, send
 from tests.support.stores.bulk import columns, job
 from tests.support.stores.purging import ack, content, take
+from tickwheel.protocol.limits import delivery_number
 from tickwheel.spark.errors import PositionLost
 from tickwheel.spark.events import log_key, split_events
 from tickwheel.spark.options import ReadOptions
@@ -130,6 +131,7 @@ def test_receipts_of_before_are_stale_and_attempts_go_on(lost: Store, tmp_path: 
     held, new_epochs = take(again, group, 9, NOW_MS + MINUTE_MS)
     assert sorted(held) == [2, 3, 4, 5]
     assert min(new_epochs) > timeline.EPOCHS
+    assert {delivery_number(epoch) for epoch in new_epochs} == {1}
     assert refused(again, [*ids, 2, 1, 99], [*epochs, 1, 1, 1]) == [STALE] * 7
     rows = again.tables.deliveries_of(group)
     attempts = {

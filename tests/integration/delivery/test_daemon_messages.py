@@ -210,7 +210,8 @@ async def test_stats_count_what_happened(daemon: Daemon, topic: str) -> None:
 async def test_16_mib_bodies_when_allowed(tmp_path: Path) -> None:
     settings = {"max_body_bytes": "16MiB", "max_frame_bytes": "20MiB"}
     body = bytes(range(256)) * (1 << 16)
-    with Daemon(tmp_path / "data", **settings) as daemon:
+    why = "16 MiB are stored, and delivered, as one"
+    with Daemon(tmp_path / "data", may_hold_loop=why, **settings) as daemon:
         async with tickwheel.Client(daemon.url) as client, client.subscribe("big") as subscription:
             for _ in range(3):
                 await client.send("big", body)

@@ -54,14 +54,19 @@ class Daemon:
 
     modules: ClassVar[tuple[str, ...]] = ("tickwheel_broker.config.load", "tickwheel_broker.daemon")
     """Which its process needs, if it is a fork."""
-    watches_steps: ClassVar[bool] = True
-    """Whether a step that holds its loop for long fails the test, if it is a fork: see `stalls`."""
 
     def __init__(
-        self, directory: Path, *, prelude: str = "", program: Sequence[str] = (), **settings: Any
+        self,
+        directory: Path,
+        *,
+        prelude: str = "",
+        program: Sequence[str] = (),
+        may_hold_loop: str = "",
+        **settings: Any,
     ) -> None:
         """`prelude` is Python that the daemon's process executes before it starts: to break its disk, say. With a
-        `program`, such as Python's or one that watches it, that begins anew; else the process is a fork."""
+        `program`, such as Python's or one that watches it, that begins anew; else the process is a fork. A step that
+        holds the loop of a fork for long fails the test (see `stalls`), unless `may_hold_loop` says why it may."""
         self.directory = directory
         self._log_path = directory.parent / f"{directory.name}.log.jsonl"
         self._settings = {
@@ -72,7 +77,7 @@ class Daemon:
             "log_level": "debug",
         } | settings
         self._replica: in_a_cluster.Replica | None = None
-        watch = _WATCH.format(limit_ms=stalls.limit_ms()) if self.watches_steps and not program else ""
+        watch = _WATCH.format(limit_ms=stalls.limit_ms()) if not program and not may_hold_loop else ""
         self._main = _MAIN.format(prelude=prelude, watch=watch)
         self._program = program
         self._process: subprocess.Popen[bytes] | forking.Forked | None = None

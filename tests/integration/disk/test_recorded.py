@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import shutil
+import struct
 import tarfile
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.support.clients.recording import (
     state_hash,
 )
 from tests.support.run import promised
+from tickwheel.protocol.frames import FrameType, encode_frame
+from tickwheel.protocol.messages import AckCode
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded"
 THE_END = "the end"
@@ -36,8 +39,27 @@ class Recorded(msgspec.Struct):
     state_hash: dict[str, str] = {}
 
 
+OTHERWISE = {
+    # Version 0.1 said `already_acked` to the ack of a delivery other than the one that was acked.
+    ("session.json.xz", 21): [
+        encode_frame(
+            FrameType.ACK_OK,
+            21,
+            struct.pack("<2I2IQ2IQ", 1, 2, 1, AckCode.STALE_RECEIPT, 1, 2, AckCode.NOT_FOUND, 77),
+        ).hex()
+    ]
+}
+"""What a step is answered since, because the recorded answer was wrong."""
+
+
 def read(name: str) -> Recorded:
-    return msgspec.json.decode(lzma.decompress((RECORDED / name).read_bytes()), type=Recorded)
+    recorded = msgspec.json.decode(lzma.decompress((RECORDED / name).read_bytes()), type=Recorded)
+    for (of, number), broker in OTHERWISE.items():
+        if of == name:
+            step = recorded.steps[number - 1]
+            assert step.broker != broker, "it stands here because it differs"
+            recorded.steps[number - 1] = msgspec.structs.replace(step, broker=broker)
+    return recorded
 
 
 def replay(directory: Path, start: datetime, steps: list[Step]) -> None:

@@ -60,6 +60,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         self._cancelled: list[QueueConsumer] = []
         self._unacked: dict[str, tuple[AckQueue, int]] = {}
         """By delivery tag, in the order in which they were handed out."""
+        self._timelines = 0
+        """How many logs the broker had before this one, since the channel was opened."""
         self._prefetch = 0
         connection.channels.append(self)
 
@@ -223,6 +225,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         """The queue is being deleted: it has no consumers any more."""
         for tag in [tag for tag, one in self._consumers.items() if one.queue.name == queue]:
             self._stop_consumer(tag)
+
+    def timeline_lost(self) -> None:
+        """The broker's log is another one: what was handed out before is settled by nothing that is said here."""
+        self._timelines += 1
+        self._unacked = {}
 
     def let_go(self, queue: str) -> None:
         """What consumers that were cancelled still have of a queue is theirs no more."""
@@ -470,6 +477,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     ) -> Message:
         """See ``consumer.Holder``."""
         tag = f"{acks.group_id}-{message.id}-{message.epoch}"
+        if self._timelines:  # another log may give out the same ids and epochs
+            tag = f"{self._timelines}:{tag}"
         self._unacked[tag] = acks, message.id
         info = raw["properties"]["delivery_info"]
         info.update(

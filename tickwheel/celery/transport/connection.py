@@ -256,6 +256,8 @@ class Connection:
             messages.clear()
         for acks in self._acks.values():
             acks.start_anew()
+        for channel in self.channels:
+            channel.timeline_lost()
 
     def leased_for(self, lease_s: float) -> None:
         """See ``Sink``."""

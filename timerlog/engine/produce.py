@@ -151,8 +151,10 @@ class Produce:
                     self._native.is_full = 1
                     continue
                 stop = Stop.DISK_FULL
-                # With its frames it would be a cycle in which the caller's bytes are.
+                # With its frames it would be a cycle in which the caller's bytes are; with its context it would hold
+                # the refusal before it, and so on: a chain whose end is too deep for the stack.
                 refused = error.with_traceback(None)
+                refused.__cause__ = refused.__context__ = None
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
                 break
         if messages:

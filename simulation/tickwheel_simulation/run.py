@@ -8,12 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import trio
 from trio.testing import MockClock
 
-from tickwheel import Client
 from tickwheel.client.admin.prepared import CHECKS_GROUP
 from tickwheel_simulation.consumers import all_consumers
 from tickwheel_simulation.determinism import repeatable
@@ -29,6 +28,8 @@ from tickwheel_simulation.oracle import (
 from tickwheel_simulation.producers import Administrator, Producer
 from tickwheel_simulation.scene import MORTAL, ORDERED, PLAIN, PUSHED, UNDERTAKERS
 from tickwheel_simulation.world import World
+
+_PATIENCE_S: Final = 300.0
 
 HISTORIES = 6
 """Of so many messages it is looked at what the log says of them."""
@@ -171,7 +172,7 @@ class _Run:
 
     async def _prepare_topics(self) -> None:
         profile = self._world.profile
-        async with self._patient_client() as client:
+        async with self._world.patient_client(_PATIENCE_S) as client:
             settings: dict[str, Any] = {"max_attempts": profile.max_attempts}
             await client.create_topic(MORTAL, **settings)
             if self._administrator is not None:
@@ -182,15 +183,6 @@ class _Run:
             for topic, group in [*named, (f"{MORTAL}.dead", UNDERTAKERS)]:
                 async with client.subscribe(topic, group):
                     pass
-
-    def _patient_client(self) -> Client:
-        return Client(
-            "tickwheel://simulated:1",
-            name="simulated",
-            dial=self._world.network.dial,
-            timeout=300,
-            connect_timeout=300,
-        )
 
     async def _day(self, length_s: float) -> None:
         world = self._world
@@ -245,7 +237,7 @@ class _Run:
             await world.site.night()
         await self._check_counts()
         if self._administrator is not None:
-            async with self._patient_client() as client:
+            async with self._world.patient_client(_PATIENCE_S) as client:
                 await self._administrator.finish(client)
         await self._look_back()
         await world.machine.stop()
@@ -255,7 +247,7 @@ class _Run:
         """The log tells of some messages what happened to them, each by itself and in the order of all."""
         world = self._world
         rng, known = world.random("history"), told_of(world.oracle)
-        async with self._patient_client() as client:
+        async with self._world.patient_client(_PATIENCE_S) as client:
             tail = await client.events("earliest", limit=10_000)
             for message in rng.sample(known, min(HISTORIES, len(known))):
                 history = await client.history(id=message.id)
@@ -267,7 +259,7 @@ class _Run:
 
     async def _decide(self) -> None:
         """What is prepared is decided upon, in the end."""
-        async with self._patient_client() as client:
+        async with self._world.patient_client(_PATIENCE_S) as client:
             for producer in self._producers:
                 while producer.undecided:
                     await producer.decide(client, commit=True)
@@ -297,7 +289,7 @@ class _Run:
         groups = [(one.topic, one.group) for one in all_consumers(self._world, 1)]
         with trio.move_on_after(PATIENT.total_seconds()):
             while True:
-                async with self._patient_client() as client:
+                async with self._world.patient_client(_PATIENCE_S) as client:
                     topics = await client.topics()
                 found = {(one.name, group.name): group.subscribers for one in topics for group in one.groups}
                 wrong = {name: found.get(name, 0) for name in groups if found.get(name) != 1}
@@ -309,7 +301,7 @@ class _Run:
     async def _is_quiet(self) -> bool:
         """Whether no group has anything to do. A prepared message whose answer was lost waits without end, unless its
         producer is asked about it."""
-        async with self._patient_client() as client:
+        async with self._world.patient_client(_PATIENCE_S) as client:
             topics = await client.topics()
         asked = () if self._world.site is None else self._world.site.prepared
         groups = [
@@ -325,5 +317,5 @@ class _Run:
         oracle = self._world.oracle
         oracle.settle()
         before = figure_bounds(oracle)
-        async with self._patient_client() as client:
+        async with self._world.patient_client(_PATIENCE_S) as client:
             check_figures(oracle, await client.topics(), before)

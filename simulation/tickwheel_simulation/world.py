@@ -117,6 +117,16 @@ class World(Scene):
         self.count("messages")
         return self.oracle.sending(Message(token=token, topic=topic, size_bytes=size_bytes, **fields))
 
+    def patient_client(self, timeout_s: float) -> Client:
+        """A client that waits for so long, to connect and for each answer."""
+        return Client(
+            "tickwheel://simulated:1",
+            name="simulated",
+            dial=self.network.dial,
+            timeout=timeout_s,
+            connect_timeout=timeout_s,
+        )
+
     def client(self, rng: Random) -> Client:
         """A client that reaches the broker through the simulated network."""
         return Client(

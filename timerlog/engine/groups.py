@@ -17,7 +17,7 @@ from timerlog.engine.space import Space
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DiskFull, TooManyGroups, TooManySubscriptions, UnknownGroup
-from timerlog.files.maps import ADVICE, MAPS
+from timerlog.files.maps import MAPS
 from timerlog.layout import HOLDERS, DeliveryState, MessageState, RecordType, UInt64Array
 from timerlog.names import check_name
 
@@ -146,10 +146,7 @@ class Groups:
         check_name(name)
         topics = self._topics_of_group(topic_id)
         group_id, fence = self._numbers_for(topics)
-        if not MAPS.has_room(len(topics)):
-            error = TooManyGroups("the system lets the broker map no more files into memory")
-            error.advice = ADVICE
-            raise error
+        MAPS.need_room(len(topics), TooManyGroups)
         fence = max(fence, self._tables.name_fences.of(topic_id, name), self._tables.epoch_floor)
         records = [
             GroupRecord(

@@ -151,8 +151,8 @@ class Produce:
                     self._native.is_full = 1
                     continue
                 stop = Stop.DISK_FULL
-                # With its frames it would be a cycle in which the caller's bytes are; with its context it would hold
-                # the refusal before it, and so on: a chain whose end is too deep for the stack.
+                # Its frames, and those of its context, lead back to this one: a cycle with views of the caller's bytes,
+                # which Python 3.11 may crash on when it collects them.
                 refused = error.with_traceback(None)
                 refused.__cause__ = refused.__context__ = None
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)

@@ -12,7 +12,7 @@ from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.space import Space
 from timerlog.engine.state import Engine, LogWriter
 from timerlog.errors import BadName, BadTopicSettings, TooManyTopics, TopicExists, UnknownTopic
-from timerlog.files.maps import ADVICE, MAPS
+from timerlog.files.maps import MAPS
 from timerlog.layout import MessageState, RecordType
 from timerlog.names import DEAD_SUFFIX, MAX_NAME_CHARS_WITH_LETTERS, check_name, shard_name
 from timerlog.settings import TopicSettings, check_topic_settings
@@ -143,10 +143,7 @@ class Topics:
                 f"there are {self._tables.last_topic_id} topics of {self._settings.max_topics} already; those "
                 "that were deleted count, for their numbers are not used again"
             )
-        if not MAPS.has_room(1 + shards):
-            error = TooManyTopics("the system lets the broker map no more files into memory")
-            error.advice = ADVICE
-            raise error
+        MAPS.need_room(1 + shards, TooManyTopics)
         record = TopicRecord(topic_id, name, now_ms, settings, shards=shards)
         parts = [
             TopicRecord(

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from timerlog.errors import StoreError
+
 LEFT_FOR_OTHERS: Final = 2_048
 """Segments of the log, threads, libraries, large blocks of memory."""
 _REFUSALS_A_COUNT: Final = 64
@@ -56,6 +58,13 @@ class Maps:
         self._refusals = 0
         self._left -= more
         return True
+
+    def need_room(self, more: int, refusal: type[StoreError]) -> None:
+        """Raises ``refusal`` where so many tables may not be made."""
+        if not self.has_room(more):
+            error = refusal("the system lets the broker map no more files into memory")
+            error.advice = ADVICE
+            raise error
 
     def is_at_limit(self) -> bool:
         """Whether a map that failed did so for want of them."""

@@ -91,7 +91,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: int = 0
     missed: int = 0
     born: int = (
-        0  #: the next message's id when it was made: what has a lower one is of another schedule of its name
+        0  #: the next message's id when it was made: a message with a lower one is of an earlier schedule
     )
 
 

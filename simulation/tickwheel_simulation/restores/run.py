@@ -29,6 +29,7 @@ from timerlog.recovery import timeline
 GROUP = "red"
 PRODUCERS, CONSUMERS = 2, 3
 _TIMER_MS = 600_000
+_PATIENCE_S = 60.0
 _HEAL_S = 2 * _TIMER_MS / 1_000
 
 
@@ -154,18 +155,9 @@ class Restoring:
         histories.set_back()
         await machine.start()
 
-    def _client(self) -> Client:
-        return Client(
-            "tickwheel://simulated:1",
-            name="simulated",
-            dial=self._world.network.dial,
-            timeout=60,
-            connect_timeout=60,
-        )
-
     async def _produce(self) -> None:
         timers: list[tuple[str, int]] = []
-        async with self._client() as client:
+        async with self._world.patient_client(_PATIENCE_S) as client:
             while True:
                 await trio.sleep(self._rng.random())
                 self._last += 1
@@ -189,7 +181,7 @@ class Restoring:
 
     async def _consume(self) -> None:
         async with (
-            self._client() as client,
+            self._world.patient_client(_PATIENCE_S) as client,
             client.subscribe(RESTORED, GROUP, credit=10) as subscription,
             trio.open_nursery() as nursery,
         ):

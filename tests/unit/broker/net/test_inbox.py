@@ -13,17 +13,22 @@ from tickwheel_broker.net.inbox import PIECE_BYTES, Inbox
 MAX_FRAME_BYTES = 1 << 24
 
 
+def receive(inbox: Inbox, data: bytes | memoryview) -> int:
+    """Receive as much of `data` as there is room for; how many bytes."""
+    into = inbox.free()
+    count = min(len(into), len(data))
+    assert count, "there must always be room to receive"
+    into[:count] = data[:count]
+    inbox.received(count)
+    return count
+
+
 def feed(inbox: Inbox, data: bytes, piece_bytes: int) -> list[bytes]:
     """Receive `data` in pieces; the frames that came out."""
     frames = []
     position = 0
     while position < len(data):
-        room = inbox.free()
-        piece = data[position : position + min(piece_bytes, len(room))]
-        assert piece, "there must always be room to receive"
-        room[: len(piece)] = piece
-        inbox.received(len(piece))
-        position += len(piece)
+        position += receive(inbox, data[position : position + piece_bytes])
         while inbox.has_frame():
             frames.append(bytes(inbox.first_frame()))
             inbox.consume(len(frames[-1]))
@@ -78,11 +83,7 @@ def test_what_is_handled_at_once_is_bounded_but_for_one_large_frame() -> None:
     small = encode_frame(12, 1, bytes(1_000))
     data = memoryview(small * (4 * PIECE_BYTES // len(small)))
     while data:
-        into = inbox.free()
-        count = min(len(into), len(data))
-        into[:count] = data[:count]
-        inbox.received(count)
-        data = data[count:]
+        data = data[receive(inbox, data) :]
         while inbox.has_frame():
             piece = inbox.next_piece()
             assert len(small) <= len(piece) <= PIECE_BYTES
@@ -91,9 +92,5 @@ def test_what_is_handled_at_once_is_bounded_but_for_one_large_frame() -> None:
     large = encode_frame(12, 2, bytes(3 * PIECE_BYTES))
     rest = memoryview(large + small)
     while rest:
-        into = inbox.free()
-        count = min(len(into), len(rest))
-        into[:count] = rest[:count]
-        inbox.received(count)
-        rest = rest[count:]
+        rest = rest[receive(inbox, rest) :]
     assert inbox.next_piece() == large

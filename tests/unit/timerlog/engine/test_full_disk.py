@@ -120,6 +120,17 @@ def test_a_repeated_send_has_the_answer_of_the_first_time(disk: Path) -> None:
     store.close()
 
 
+def test_a_refused_send_is_held_by_nothing(disk: Path) -> None:
+    """Frames in which its error was raised would hold the bytes of the send, and be a cycle with them."""
+    store = Store.open(disk, WHOLE, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    fill(store, [topic])
+    refused = store.produce.ingest(send(topic, [b"body"] * BATCH), NOW_MS).refused
+    assert type(refused) is DiskFull
+    assert (refused.__traceback__, refused.__cause__, refused.__context__) == (None, None, None)
+    store.close()
+
+
 def test_everything_but_sends_goes_on(disk: Path) -> None:
     store = Store.open(disk / "data", WHOLE, NOW_MS)
     (one, groups), (other, _) = topic_with_groups(store, "one", 2), topic_with_groups(store, "other", 0)

@@ -26,6 +26,8 @@ _STEP_BYTES: Final = 256 << 10
 """As many messages are looked at at once, or fewer if their bodies may be large."""
 
 _ROOM_LEFT_BYTES: Final = 4_096
+_ANSWER_BYTES: Final = 4 << 20
+"""GET_MESSAGES answers with as much, or with one message: the client asks for the rest, and others go on meanwhile."""
 
 _BOUNDS: Final = tuple(f"{of}_{end}_ms" for of in ("due", "created", "done") for end in ("from", "until"))
 
@@ -79,7 +81,7 @@ class MessageRequests:
         async def work() -> bytes:
             found: list[msgspec.Raw | None] = []
             turn = Turn(self._turns)
-            room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
+            room_bytes = min(self._settings.max_frame_bytes - _ROOM_LEFT_BYTES, _ANSWER_BYTES)
             for message_id in ids[request.skip :]:
                 entry = self._select.message(message_id, self._clock.now_ms(), request.max_body_bytes)
                 if entry is not None:

@@ -168,12 +168,14 @@ static void check_selected(const tw_store *store, uint32_t group_id, const uint6
         MUST(epochs[i] == was->epoch + 1);
         MUST(until_ms[i] == now_ms + tw_backoff_ms(1000, 700, 60000, store->topics[group->topic_id].arrivals[seqs[i]].id,
                                                    (uint32_t)attempts));
-        int is_reserved = had_many_lanes && (groups_before[group_id].turn + i + 1) % TW_RESERVED_SHARE == 0;
+        uint32_t share = (groups_before[group_id].turn + (uint32_t)i + 1) % TW_RESERVED_SHARE;
+        int      is_reserved = had_many_lanes && share == 0, is_new_turn = share == TW_NEW_SHARE && !is_retry;
         for (uint64_t other = 0; other < SEQS; other++) {
             if (!could_go(store, group, other)) continue;
             MUST(!is_all);
             if (of_its_key) continue; /* it goes with one that was taken in its turn */
             if (is_reserved) { MUST((group->rows[other].flags & TW_IN_RETRY) || other > seqs[i]); continue; }
+            if (is_new_turn && (group->rows[other].flags & TW_IN_RETRY)) continue;
             uint8_t priority = tw_row_of(store, group, other)->priority;
             MUST(priority >= row->priority);
             /* Of one lane: redeliveries before new ones, new ones in the order of the topic. */

@@ -326,6 +326,23 @@ static uint64_t take_first(picker_t *picker) {
     return 0;
 }
 
+/* Takes the next new message of the lane with the lowest number that has one. */
+static uint64_t take_first_new(picker_t *picker) {
+    for (uint32_t word = 0; word < 4; word++) {
+        for (uint64_t lanes = picker->lanes[word]; lanes; lanes &= lanes - 1) {
+            uint32_t priority = word * 64 + (uint32_t)__builtin_ctzll(lanes);
+            uint64_t at = lane_head(picker, priority);
+            if (at) picker->group->cursor[priority] = at;
+            if (at || picker->need) return at;
+        }
+    }
+    return 0;
+}
+
+static int has_retries(const tw_group *group) {
+    return (group->retry_lanes[0] | group->retry_lanes[1] | group->retry_lanes[2] | group->retry_lanes[3]) != 0;
+}
+
 /* Takes the message that reached the topic before all others that wait, whatever its lane. */
 static uint64_t take_longest_waiting(picker_t *picker) {
     uint64_t oldest = 0;
@@ -368,7 +385,9 @@ int64_t tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t l
     while (n < limit && (n == 0 || bytes < limit_bytes)) {
         uint64_t at = ordered ? tw_order_follow(store, group, ordered - 1, run_limit) : 0;
         int      follows = at != 0;
-        if (!at && !one_lane && (group->turn + 1) % TW_RESERVED_SHARE == 0) at = take_longest_waiting(&picker);
+        uint32_t share = (group->turn + 1) % TW_RESERVED_SHARE;
+        if (!at && !one_lane && share == 0) at = take_longest_waiting(&picker);
+        if (!at && share == TW_NEW_SHARE && has_retries(group)) at = take_first_new(&picker);
         if (!at && !picker.need) at = take_first(&picker);
         if (!at) break;
         uint64_t     id = picker.topic->arrivals[at - 1].id;

@@ -243,7 +243,8 @@ enum {
     TW_MAX_HEADERS_BYTES = 32768,
     TW_TOPIC_PRIORITY = 256, /* in SEND: the topic's default */
     TW_ORDERED_PRIORITY = 50, /* of every message with an ordering key: one lane keeps their order */
-    TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest */
+    TW_RESERVED_SHARE = 8,    /* one of so many deliveries goes to the message that waits longest, another to a new one */
+    TW_NEW_SHARE = 7,         /* which of them goes to a new one, though messages wait for redelivery */
 };
 /* The log ends before this position; those from here on are not in the log yet: see bulk.c. */
 #define TW_FOREIGN (UINT64_C(1) << 62)
@@ -460,8 +461,8 @@ TW_INTERNAL int      tw_is_in_topic(const tw_store *store, const tw_group *group
 TW_INTERNAL int      tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq);
 /* Appends to the chain of those that wait for redelivery. */
 TW_INTERNAL void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
-/* Takes up to `limit` messages for a delivery, of an ordering key up to `run_limit` (at least 1) that follow each other: lowest priority number first, redeliveries before new ones, one of
- * TW_RESERVED_SHARE the longest-waiting. Returns how many (one always fits limit_bytes); *frame_bytes: the size of their
+/* Takes up to `limit` messages for a delivery, of an ordering key up to `run_limit` (at least 1) that follow each other: lowest priority number first, redeliveries before new ones; of
+ * TW_RESERVED_SHARE one is the longest-waiting, and one a new one. Returns how many (one always fits limit_bytes); *frame_bytes: the size of their
  * DELIVER frame; *need: 0, or what must be provided for more: TW_NEED_ORDERS, TW_NEED_MORE_TIME (call again), or the
  * number that the group's rows must first reach. */
 int64_t  tw_select(tw_store *store, uint32_t group_id, uint64_t limit, uint64_t limit_bytes, uint32_t run_limit, int64_t now_ms,

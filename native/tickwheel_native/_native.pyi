@@ -42,6 +42,7 @@ class _Lib:
     TW_TOPIC_PRIORITY: int
     TW_ORDERED_PRIORITY: int
     TW_RESERVED_SHARE: int
+    TW_NEW_SHARE: int
     TW_STOP_NEED_MORE: int
     TW_STOP_OTHER_FRAME: int
     TW_STOP_BAD_CRC: int

@@ -202,6 +202,18 @@ def test_lower_numbers_first_and_redeliveries_before_new_ones() -> None:
     assert lease(pair, 8, now_ms=later) == [(5, 2), (3, 2), (7, 1), (2, 1), (0, 1), (6, 1), (4, 1)]
 
 
+def test_redeliveries_keep_no_new_message_waiting_for_ever() -> None:
+    """Also new messages with higher numbers than those that come again and again."""
+    pair = topic_with(12, priorities=[50, 50, 50, 50, 50, 50, 50, 50, 60, 60, 60, 60])
+    now_ms, again, given = NOW_MS, lease(pair, 8), []
+    for _ in range(16):
+        now_ms += 100_000_000
+        pair.call("expire", 1, again, now_ms)
+        again = lease(pair, 2, now_ms=now_ms)
+        given += [seq for seq, epoch in again if epoch == 1]
+    assert given == [8, 9, 10, 11]
+
+
 def test_select_asks_for_rows_and_goes_on() -> None:
     pair = topic_with(4)
     pair.allow("groups", 1, 2)
@@ -223,7 +235,7 @@ def test_what_could_not_be_logged_is_selected_again_in_the_same_order() -> None:
     pair = topic_with(6)
     pair.call("expire", 1, lease(pair, 4), NOW_MS + 1_000)
     first, _, _ = pair.call("select", 1, 6, 1 << 20, NOW_MS + 1_000)
-    assert [taken[:2] for taken in first] == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 1), (5, 1)]
+    assert [taken[:2] for taken in first] == [(0, 2), (1, 2), (4, 1), (2, 2), (3, 2), (5, 1)]
     pair.call("unselect", 1, [taken[:2] for taken in first])
     assert pair.call("select", 1, 6, 1 << 20, NOW_MS + 1_000)[0] == first
 

@@ -215,7 +215,7 @@ def test_what_was_no_attempt_may_come_as_often_as_it_is_given_back(store: Store,
     reader, now_ms = Reader(store, topic), NOW_MS
     assert reader.fetch(1) == [(1, 1)]
     assert reader.nack((1, 1), error="no") == ["nacked"]
-    for epoch in range(2, 7):  # each time the last of two attempts
+    for epoch in range(2, 5):  # each time the last of two attempts
         assert reader.fetch(1, now_ms) == [(1, epoch)]
         assert reader.nack((1, epoch), delay_ms=700, is_attempt=False, now_ms=now_ms) == ["nacked"]
         assert store.holders.outstanding(reader.holder) == 0
@@ -223,11 +223,11 @@ def test_what_was_no_attempt_may_come_as_often_as_it_is_given_back(store: Store,
         assert not store.tables.native.groups[reader.group].retry_lanes[1], "never early"
         now_ms += 700
         pump(store, now_ms)
-    assert reader.fetch(1, now_ms) == [(1, 7)]
-    assert reader.nack((1, 7), delay_ms=None, is_attempt=False, now_ms=now_ms) == ["nacked"]
-    assert reader.fetch(1, now_ms) == [(1, 8)], "without a delay it comes at once"
+    assert reader.fetch(1, now_ms) == [(1, 5)]
+    assert reader.nack((1, 5), delay_ms=None, is_attempt=False, now_ms=now_ms) == ["nacked"]
+    assert reader.fetch(1, now_ms) == [(1, 6)], "without a delay it comes at once"
     assert "t.dead" not in store.tables.topic_ids
-    assert reader.nack((1, 8), error="no", now_ms=now_ms) == ["dead"]
+    assert reader.nack((1, 6), error="no", now_ms=now_ms) == ["dead"]
 
 
 def test_long_errors_are_cut(store: Store, topic: int) -> None:

@@ -12,12 +12,12 @@ from tests.support.processes.daemon_harness import Daemon
 from tickwheel.errors import DiskFull
 from tickwheel_bench.processes import wait_until
 
-# `held` begins, waits until the disk is full, and wants to be retried once.
+# `full` begins, waits until the disk is full, and wants to be retried once.
 RETRYING = (
     PROGRAM
     + """
-@app.task(name="held", bind=True, acks_late=True)
-def held(self):
+@app.task(name="full", bind=True, acks_late=True)
+def full(self):
     note(f"try {self.request.retries}")
     while not os.path.exists(os.environ["GO"]):
         time.sleep(0.02)
@@ -53,7 +53,7 @@ def test_a_retry_on_a_full_disk(tmp_path: Path) -> None:
         environment = {"BROKER": daemon.url, "QUEUE": "tasks", "OUT": str(place.out), "GO": str(go)}
         arguments = "--without-heartbeat", "--pool", "prefork", "-c", "2"
         with place.app, Worker(RETRYING, tmp_path, *arguments, **environment) as worker:
-            place.send("held")
+            place.send("full")
             place.send("early")
             wait_until(lambda: len(place.lines()) == 2, place.lines)
             with tickwheel.sync.Client(daemon.url) as client:

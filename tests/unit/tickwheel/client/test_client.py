@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tickwheel
+from tests.support.clients.waiting import until
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer
 from tickwheel import CancelResult, Client, RescheduleResult, SendResult
@@ -371,8 +372,8 @@ async def test_back_pressure_bounds_what_is_pending() -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(20):
                 tasks.start_soon(client.send_many, "tea", [bytes(10_000)])
-            with anyio.move_on_after(0.2):
-                await anyio.sleep_forever()
+            await until(lambda: len(server.messages) == 3)
+            await anyio.sleep(0.1)
             assert len(server.messages) == 3
             tasks.cancel_scope.cancel()
 

@@ -27,7 +27,7 @@ from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.turns import Turns, counted_ns
 from tickwheel_broker.security.access import Access
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Fetches, Subscriptions
+from tickwheel_broker.subscriptions import Fetches, Probing, Subscriptions
 from timerlog.store import Store
 
 
@@ -92,10 +92,13 @@ class Broker:
             store.groups, store.holders, store.deliver, store.settle, clock, self.commit, self.delivery,
             self.readers, self.publish,
         )  # fmt: skip
+        self.probing = Probing(store.deliver, store.holders, self.delivery)
         self.fetches = Fetches(
             store.groups, store.holders, store.settle, clock, self.delivery, self.readers, self.subscriptions,
-            self.publish,
+            self.probing, self.publish,
         )  # fmt: skip
+        store.holders.stands_still = self.subscriptions.stands_still
+        store.holders.fetched_unseen = self.probing.fetched_unseen
 
     async def run(self) -> None:
         """Group commit, the five services and what goes on beside them. Raises SyncFailed when the disk fails."""
@@ -108,6 +111,7 @@ class Broker:
             nursery.start_soon(self.purging.run)
             nursery.start_soon(self.bulk_jobs.run)
             nursery.start_soon(self.bulk_jobs.sweep)
+            nursery.start_soon(self.probing.run)
 
     def publish(self) -> None:
         """Act on what the engine's calls have changed since this was done last: to be called after each that may change
@@ -115,6 +119,7 @@ class Broker:
         changed = self.store.changes.take()
         if changed.timers_moved:
             self.services.timers_changed()
+        self.subscriptions.lapsed(changed.lapsed)
         self.delivery.wake(changed.woken)
         for revoked in changed.revoked:
             subscription = self.delivery.holder_of(revoked.holder)
@@ -134,4 +139,5 @@ class Broker:
         """Messages were given out: they leave when their leases are durable, whose ends are on the wheel now."""
         taker.hold(frame)
         self.commit.when_durable(self.store.log.appended_position, taker.let_go, frame)
+        self.probing.watch(taker)
         self.publish()

@@ -8,6 +8,7 @@ back by way of the wheel.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.pulse import Pulse, nobody_is_asked
 from tickwheel_broker.rate import RateLimiter
 from timerlog.engine.deliver import AsAnswer
 from timerlog.engine.deliver import Deliver as Leases
@@ -56,6 +58,8 @@ class Subscription:
     batch: int
     """Both count messages."""
     outgoing: Outgoing
+    pulse: Pulse = field(default_factory=lambda: Pulse(nobody_is_asked))
+    """Of its connection."""
     tells_attempts: bool = False
     """Its client wants to know which attempt each delivery is."""
     is_started: bool = field(default=False, init=False)
@@ -84,7 +88,7 @@ class Subscription:
 
     def room(self, holders: Holders) -> int:
         """How many messages it can take now."""
-        return min(self.credit - holders.outstanding(self.holder), self.batch)
+        return 0 if self.pulse.is_missed else min(self.credit - holders.outstanding(self.holder), self.batch)
 
     def fetch(self, leases: Leases, group_id: int, room: int, now_ms: int) -> bytes | None:
         """What there is for it: see `Leases.fetch`."""
@@ -113,6 +117,8 @@ class Fetching:
     outgoing: Outgoing
     unwritten: deque[Fetching]
     """Of the connection: those that have an answer of which it is not known that it left. In the order of answers."""
+    pulse: Pulse = field(default_factory=lambda: Pulse(nobody_is_asked))
+    """Of the connection."""
     holder: int = field(default=0, init=False)
     """While it waits: the engine's name for it, under which nothing is leased."""
     since_ms: int = field(default=0, init=False)
@@ -121,13 +127,17 @@ class Fetching:
     is_answered: bool = field(default=False, init=False)
     over: trio.Event = field(default_factory=trio.Event, init=False)
     """It waits no longer."""
+    leased_until_s: float = field(default=-math.inf, init=False)
+    """When the leases of its answer end, on trio's clock."""
+    _receives: int = field(default=-1, init=False)
+    """Of its pulse, when it was answered."""
     _held: bytes | None = field(default=None, init=False)
     _leaves_at: int | None = field(default=None, init=False)
     _receipts: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
 
     def room(self, holders: Holders) -> int:
         """How many messages it can take now."""
-        return 0 if self.over.is_set() else self.count
+        return 0 if self.over.is_set() or self.pulse.is_missed else self.count
 
     def fetch(self, leases: Leases, group_id: int, room: int, now_ms: int) -> bytes | None:
         """What there is for it: see `Leases.fetch`."""
@@ -139,6 +149,7 @@ class Fetching:
         ids_at, epochs_at = _COUNT_AT + 4, _COUNT_AT + 4 + 24 * count
         self._receipts = frame[ids_at : ids_at + 8 * count], frame[epochs_at : epochs_at + 4 * count]
         self._held, self.is_answered = frame, True
+        self._receives = self.pulse.receives
         while self.unwritten and self.unwritten[0].has_left:
             self.unwritten.popleft()
         self.unwritten.append(self)
@@ -157,6 +168,11 @@ class Fetching:
         """Whether the operating system has the whole answer: more is not known here."""
         return self._leaves_at is not None and self.outgoing.written_bytes >= self._leaves_at
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether nothing came from its client since it was answered."""
+        return self._receives == self.pulse.receives
+
     def take_back(self) -> tuple[list[int], list[int]]:
         """The connection is gone: ids and epochs of what surely never arrived."""
         if self._held is not None:
@@ -164,6 +180,10 @@ class Fetching:
             self._held = None
         elif self.has_left:
             return [], []
+        return self.receipts()
+
+    def receipts(self) -> tuple[list[int], list[int]]:
+        """Ids and epochs of its answer."""
         ids, epochs = self._receipts
         return list(memoryview(ids).cast("Q")), list(memoryview(epochs).cast("I"))
 

@@ -57,6 +57,7 @@ def connection_parts(broker: Broker) -> Parts:
         publish=broker.publish,
         subscriptions=broker.subscriptions,
         fetches=broker.fetches,
+        probing=broker.probing,
         counters=broker.counters,
         access=broker.access,
         rights_of=partial(Rights, broker.store.tables, broker.schedules.topic_of, broker.endpoints.find),

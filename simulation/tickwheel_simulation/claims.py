@@ -101,4 +101,4 @@ class Claims:
             )
 
     def _is_silent(self) -> bool:
-        return any(one.to_server.is_silent for one in self._scene.network.connections)
+        return any(one.to_server.is_silent or one.was_still for one in self._scene.network.connections)

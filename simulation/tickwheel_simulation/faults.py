@@ -7,6 +7,7 @@ import random
 import trio
 
 from tickwheel_simulation.disk import NO_LIMIT
+from tickwheel_simulation.scene import STOOD_STILL
 from tickwheel_simulation.world import World
 
 _RATE_S = 10.0
@@ -32,6 +33,7 @@ class Faults:
             (profile.read_error_at_start, self._fail_read),
             (profile.disk_full, self._fill_disk),
             (profile.cuts, self._cut),
+            (profile.stills, self._stand_still),
             (profile.jumps, self._jump),
         ):
             if rate:
@@ -121,6 +123,17 @@ class Faults:
     async def _cut(self) -> None:
         if self._world.network.cut_one():
             self._world.trace("cut")
+
+    async def _stand_still(self) -> None:
+        connection = self._world.network.stop_one()
+        if connection is None:
+            return
+        self._world.note("stands still", peer=connection.peer)
+        self._world.count(STOOD_STILL)
+        try:
+            await trio.sleep(self._rng.random() * 40)
+        finally:
+            connection.go_on()
 
     async def _jump(self) -> None:
         largest_ms = self._world.profile.largest_jump_ms

@@ -46,12 +46,13 @@ class Pipe:
         self._changed = trio.lowlevel.ParkingLot()
         self._is_ended = self._is_broken = False
         self.is_silent = False
+        self._holds_reader = self._holds_sender = False
         self.passed_bytes = 0
 
     async def send_some(self, data: bytes | memoryview) -> int:
         """Takes what fits. Raises trio.BrokenResourceError."""
         await trio.lowlevel.checkpoint()
-        while self._queued_bytes >= PIPE_BYTES and not self._is_broken:
+        while self._holds_sender or (self._queued_bytes >= PIPE_BYTES and not self._is_broken):
             await self._changed.park()
         if self._is_broken or self._is_ended:
             raise trio.BrokenResourceError("the connection is gone")
@@ -75,7 +76,9 @@ class Pipe:
         """What has arrived; nothing at the end. Raises trio.BrokenResourceError."""
         await trio.lowlevel.checkpoint()
         while True:
-            if self._pieces:
+            if self._holds_reader:
+                await self._changed.park()
+            elif self._pieces:
                 arrives_s = self._pieces[0][0]
                 if arrives_s <= trio.current_time():
                     return self._take(most_bytes)
@@ -87,6 +90,19 @@ class Pipe:
                 return b""
             else:
                 await self._changed.park()
+
+    def hold_reader(self) -> None:
+        """Who reads stands still, and does not see an end either."""
+        self._holds_reader = True
+
+    def hold_sender(self) -> None:
+        """Who sends stands still."""
+        self._holds_sender = True
+
+    def let_go(self) -> None:
+        """Both run."""
+        self._holds_reader = self._holds_sender = False
+        self._changed.unpark_all()
 
     def end(self) -> None:
         """Nothing more is sent; what is on its way arrives."""
@@ -140,8 +156,23 @@ class Connection:
             rng.randint(1, 1 << rng.randint(5, 16)) if rng.random() < faults.cut_after_bytes else 0
         )
         self._is_silent_at_bytes = rng.randint(1, 1 << 14) if rng.random() < faults.silent else 0
-        self.is_over = False
+        self.is_over = self.is_still = self.was_still = False
+        self.unread_since_s: float | None = None
+        """Since when a client that stands still has messages that it has not read."""
         self.listener: MemoryListener | None = None
+
+    def stop(self) -> None:
+        """The client stands still, as after SIGSTOP: what is sent to it is taken as ever, but not read."""
+        self.is_still = self.was_still = True
+        self.unread_since_s = None
+        self.to_client.hold_reader()
+        self.to_server.hold_sender()
+
+    def go_on(self) -> None:
+        """It runs again."""
+        self.is_still = False
+        self.to_client.let_go()
+        self.to_server.let_go()
 
     def cut(self) -> None:
         """Break it."""
@@ -318,6 +349,15 @@ class Network:
             return False
         self.lost_answers[frame_type] = self.lost_answers.get(frame_type, 0) + 1
         return True
+
+    def stop_one(self) -> Connection | None:
+        """A client stands still, until its connection goes on. None: there is none that runs."""
+        running = [one for one in self._connections if not one.is_over and not one.is_still]
+        if not running:
+            return None
+        one = self._rng.choice(running)
+        one.stop()
+        return one
 
     def cut_one(self) -> bool:
         """Breaks some connection. False: there is none."""

@@ -374,6 +374,7 @@ class Producer:
             return
         ack_wait_ms = rng.choice((200, 1_000, 8_000))
         self._world.oracle.settings_changed(ack_wait_ms)
+        self._world.longest_lease_ms = max(self._world.longest_lease_ms, ack_wait_ms)
         self._world.claims.settings += 1
         await client.set_topic(
             rng.choice((PLAIN, ORDERED)),

@@ -55,6 +55,8 @@ class Profile:
     slow: float
     """How likely a handler takes longer than a lease."""
     cancels: float = 0.0
+    stills: float = 0.0
+    """How often a client stands still."""
 
     @staticmethod
     def draw(rng: random.Random) -> Profile:
@@ -103,7 +105,7 @@ class Profile:
         )
         # What came later is drawn last, so that the profile of a seed stays what it was.
         network = replace(network, lost_answers=_rarely(rng, 0.5))
-        return replace(profile, network=network, cancels=_rarely(rng, 0.3))
+        return replace(profile, network=network, cancels=_rarely(rng, 0.3), stills=_rarely(rng, 4.0))
 
     def described(self) -> dict[str, object]:
         """For people."""

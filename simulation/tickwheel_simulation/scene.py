@@ -31,6 +31,8 @@ RESTORED = "restored"
 """The topic of clients whose log is set back. `restores` has an oracle of its own for it."""
 PUSHED = "pushed"
 """The topic of an endpoint; it has no messages."""
+STOOD_STILL = "clients that stood still"
+"""What is counted."""
 _TRACE_LINES = 40
 _NOTICED_S = 3.0
 CALM = NetworkFaults(0.001, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -68,6 +70,8 @@ class Scene:
         self.clock_lag_ms = self.clock_lead_ms = 0
         """By how much the clock of some machine may be behind `clock`, and before it."""
         self.oracle = Oracle(GROUPS, self.profile.ack_wait_ms, MORTAL, self.profile.max_attempts)
+        self.longest_lease_ms = self.profile.ack_wait_ms
+        """The longest first lease that anybody was given or asked for."""
         self.others: Others | None = None
         """Who else sees what the broker gives out."""
         self.given: dict[int, tuple[bytes, list[Given] | None]] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import trio
+
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import Batch
 from tickwheel.protocol.bodies.requests import Unsubscribe, UnsubscribeOk
@@ -16,12 +18,17 @@ from tickwheel_broker.requests.answers import Asked
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_simulation.claims import Claims
+from tickwheel_simulation.network import Connection
 from tickwheel_simulation.oracle import Given, Lease, Violation
 from tickwheel_simulation.scene import RESTORED, Scene
 from timerlog.engine.deliver import AsAnswer
 from timerlog.names import DEAD_HEADER as STORY
 from timerlog.store import Store
 
+_STILL_AT = 0.5
+"""After so much of a lease the broker takes who is silent for standing still."""
+_LOOKS_S = 2.0
+"""But not at once."""
 _ELSEWHERE = (PREPARED_SUFFIX, TESTS_SUFFIX, RESTORED)
 """What these messages must be is known to those who ask for them."""
 
@@ -71,6 +78,7 @@ def tap(
             latest_ms = now_ms + clock_is_behind_ms
             of_a_key = 1 if asked is None else asked.ordered_batch
             lease_ms = None if asked is None else asked.lease_ms
+            scene.longest_lease_ms = max(scene.longest_lease_ms, lease_ms or 0)
             if lease_ms is not None and not scene.is_surely_kept(lease_ms):
                 lease_ms = 0
             about = _About(topic, group.name, now_ms, latest_ms, (life, holder), of_a_key, lease_ms)
@@ -150,9 +158,26 @@ def tapped_queue(
                 raise Violation("a node gives out what it leased after another one had replaced it")
             for one in given:
                 scene.oracle.left(one)
+            if given:
+                _check_still(outgoing, _LOOKS_S + _STILL_AT * scene.longest_lease_ms / 1_000)
         queue(outgoing, frames)
 
     return tapped
+
+
+def _check_still(outgoing: Outgoing, most_s: float) -> None:
+    """Messages leave for a client, which may stand still. `most_s`: so soon after others the broker may not know."""
+    connection = outgoing._transport
+    assert isinstance(connection, Connection)
+    if not connection.is_still:
+        return
+    if connection.unread_since_s is None:
+        connection.unread_since_s = trio.current_time()
+    unread_s = trio.current_time() - connection.unread_since_s
+    if unread_s > most_s:
+        raise Violation(
+            f"{connection.peer} stands still and is given messages, {unread_s:.1f} s after others that it has not read"
+        )
 
 
 class _About(NamedTuple):

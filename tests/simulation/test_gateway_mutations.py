@@ -59,7 +59,14 @@ def is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn = draw(rng)
         network = replace(drawn.network, slow_piece=0.0, silent=0.0, cut_after_bytes=0.0, lost_answers=0.0)
         rates = {"kills": 0.0, "kills_in_calls": 0.0, "power_losses": 0.0, "stops": 0.0, "sync_errors": 0.0}
-        more = {"write_errors": 0.0, "disk_full": 0.0, "cuts": 0.0, "jumps": 0.0, "slow_sync": 0.0}
+        more = {
+            "write_errors": 0.0,
+            "disk_full": 0.0,
+            "cuts": 0.0,
+            "jumps": 0.0,
+            "slow_sync": 0.0,
+            "stills": 0.0,
+        }
         return replace(drawn, network=network, nights=0, **rates, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(AllOfIt, "draw", calm)
@@ -84,7 +91,9 @@ def test_a_send_that_is_answered_before_it_is_stored(monkeypatch: pytest.MonkeyP
         return [next(made_up) for _ in range(joined._count)]
 
     monkeypatch.setattr(Joined, "results", hasty)
-    assert found("not delivered and acked", "stored twice", "broker counts", "never decided")
+    assert found(
+        "not delivered and acked", "stored twice", "broker counts", "never decided", "sent before it"
+    )
 
 
 def test_an_ack_that_is_answered_without_the_brokers_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tickwheel import Subscription
 from tickwheel.client.consumer.holding import Holding
 from tickwheel_broker.broker import Broker
+from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.subscriptions import Subscriptions
 from tickwheel_native import lib
 from tickwheel_simulation import run
@@ -98,7 +99,9 @@ def test_a_delivery_that_leaves_before_its_lease_is_on_the_disk(monkeypatch: pyt
         broker.services.timers_changed()
 
     monkeypatch.setattr(Broker, "_deliver", at_once)
-    assert found("without a higher epoch", "was delivered before", "comes again", "overtakes", "is stale in")
+    assert found(
+        "without a higher epoch", "was delivered before", "comes again", "overtakes", "is stale in", "not delivered"
+    )
 
 
 def test_a_wheel_that_fires_five_milliseconds_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +115,12 @@ def test_a_wheel_that_fires_five_milliseconds_early(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(DequeueGet, "next_wakeup_ms", lambda self: _minus(self._wheel.next_event_ms(), 5))
     mutate(monkeypatch, DequeueGet, "turn", early, every=1)
     assert found("ms early", "has two holders")
+
+
+def test_a_broker_that_does_not_notice_who_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pulse, "stands_still", lambda *_: False)
+    monkeypatch.setattr(Pulse, "lapsed", nothing)
+    assert found("stands still and is given messages")
 
 
 def _minus(time_ms: int | None, by_ms: int) -> int | None:
@@ -161,7 +170,7 @@ def test_a_cancel_that_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_batch_that_gets_lost_between_two_services(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "HEAL_S", 120.0)
     mutate(monkeypatch, DequeueGet, "turn", lambda dequeue, *args: dequeue(*args) and None, every=9)
-    assert found("not delivered and acked", "broker counts")
+    assert found("not delivered and acked", "broker counts", "of the same ordering key")
 
 
 def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ from tickwheel.protocol.machine import (
     Delivered,
     GoingAway,
     LeaseTold,
+    Probed,
     Refused,
     Revoked,
 )
@@ -156,6 +157,11 @@ class Conversation:
         if self._limits is None:
             raise NotConnected
         return self._limits
+
+    @property
+    def has_probes(self) -> bool:
+        """Whether the broker may be told that PROBE is answered."""
+        return self._limits is not None and self._limits.probes
 
     @property
     def has_holds(self) -> bool:
@@ -508,6 +514,8 @@ class Conversation:
             case LeaseTold(lease):
                 if (subscription := link.subscriptions.get(lease.subscription)) is not None:
                     subscription.lease_told(lease.ack_wait_ms)
+            case Probed():
+                self.submit_bound(Ping())
             case Connected(hello):
                 self._established(link, hello)
             case GoingAway(reason):

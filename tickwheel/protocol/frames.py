@@ -40,6 +40,7 @@ class FrameType(IntEnum):
     PONG = 4
     ERROR = 5
     GOAWAY = 6
+    PROBE = 7
     OPEN_TOPIC = 10
     OPEN_TOPIC_OK = 11
     SEND = 12

@@ -125,7 +125,11 @@ class LeaseTold(msgspec.Struct, frozen=True):
     lease: LeaseTime
 
 
-ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway | Revoked | LeaseTold
+class Probed(msgspec.Struct, frozen=True):
+    """The server asks for a sign of life: any frame is one."""
+
+
+ClientEvent: TypeAlias = Connected | Answered | Refused | Delivered | GoingAway | Revoked | LeaseTold | Probed
 
 Event = TypeVar("Event")
 
@@ -245,6 +249,8 @@ class ClientMachine(_Machine[ClientEvent]):
             return Revoked(decode_answer(_REVOKE, frame.payload))
         if frame.type == FrameType.LEASE:
             return LeaseTold(decode_answer(_LEASE, frame.payload))
+        if frame.type == FrameType.PROBE:
+            return Probed()
         if frame.type == FrameType.GOAWAY:
             return GoingAway(decode_answer(_GOAWAY, frame.payload).reason)
         if frame.type == FrameType.ERROR:

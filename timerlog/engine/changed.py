@@ -23,11 +23,13 @@ class Revoked(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Changed:
     """``woken``: groups that have something to deliver, or room for it; ``revoked``: what subscriptions must be told
-    of; ``timers_moved``: the wheel's next event may be earlier."""
+    of; ``timers_moved``: the wheel's next event may be earlier; ``lapsed``: numbers of subscriptions that have let
+    leases end."""
 
     woken: Set[int]
     revoked: Sequence[Revoked]
     timers_moved: bool
+    lapsed: Set[int]
 
 
 class Changes:
@@ -37,14 +39,17 @@ class Changes:
         self.woken: set[int] = set()
         self.revoked: list[Revoked] = []
         self.timers_moved = False
+        self.lapsed: set[int] = set()
 
     def take(self) -> Changed:
         """All of it, once."""
-        changed = Changed(self.woken, self.revoked, self.timers_moved)
+        changed = Changed(self.woken, self.revoked, self.timers_moved, self.lapsed)
         # The caller keeps what it was given; most calls give nothing.
         if self.woken:
             self.woken = set()
         if self.revoked:
             self.revoked = []
+        if self.lapsed:
+            self.lapsed = set()
         self.timers_moved = False
         return changed

@@ -18,7 +18,7 @@ from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DiskFull, TooManyGroups, TooManySubscriptions, UnknownGroup
 from timerlog.files.maps import MAPS
-from timerlog.layout import HOLDERS, DeliveryState, MessageState, RecordType, UInt64Array
+from timerlog.layout import HOLDERS, DeliveryState, MessageState, RecordType, UInt32Array, UInt64Array
 from timerlog.names import check_name
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
@@ -409,6 +409,9 @@ class Groups:
         return ended
 
 
+FetchedUnseen: TypeAlias = Callable[[int, UInt64Array, UInt32Array], npt.NDArray[np.bool_]]
+
+
 class Holders:
     """The numbers under which subscriptions hold leases."""
 
@@ -419,6 +422,11 @@ class Holders:
         self._draining: deque[int] = deque()
         #: Holder → the groups that deliver to it.
         self.groups: dict[int, list[int]] = {}
+        #: Whether the subscriber of a number stands still, so that nobody has seen what it holds. Who serves
+        #: subscribers knows.
+        self.stands_still: Callable[[int], bool] = lambda _holder: False
+        #: The same for messages of a group that were fetched: their ids and epochs, and an answer for each.
+        self.fetched_unseen: FetchedUnseen = lambda _group_id, ids, _epochs: np.zeros(len(ids), np.bool_)
 
     def acquire(self, group_id: int) -> int:
         """A number under which one subscription holds leases."""

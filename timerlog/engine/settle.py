@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -16,6 +16,7 @@ from timerlog.engine.dead_letters import DeadLetters
 from timerlog.engine.groups import Groups, Holders
 from timerlog.engine.state import Engine, LogWriter, check_time
 from timerlog.engine.topics import Topics
+from timerlog.errors import DiskFull
 from timerlog.layout import (
     IN_A_CHAIN,
     MAX_BATCH,
@@ -36,6 +37,9 @@ REFUSALS: Final = {
     lib.TW_NEVER_DELIVERED: "never_delivered",
     lib.TW_WAS_CANCELLED: "cancelled",
 }
+
+#: So often a message is given out before it counts as an attempt that a subscriber stood still with it.
+MOST_UNSEEN: Final = 8
 
 Ints: TypeAlias = Sequence[int]
 
@@ -151,6 +155,42 @@ class Settle:
     def _unseen_runs(self, part: Receipts) -> Runs:
         bases = self._tables.deliveries_of(part.group_id)["base_epoch"][part.seqs]
         return self._engine.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
+
+    def lapse(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
+        """As ``end_leases``, for leases that have run out. ``Changes`` tells who has let them. Of a subscriber that
+        stands still they were no attempt, unless their message was given out often: what makes its subscribers stand
+        still must become a dead letter in the end."""
+        rows, group = self._tables.deliveries_of(group_id), self._native.groups[group_id]
+        known = np.flatnonzero(seqs < int(group.allocated))
+        ended = rows[seqs[known]]
+        is_over = (ended["state"] == DeliveryState.LEASED) & (ended["epoch"] == epochs[known])
+        is_over &= (ended["time_ms"] <= now_ms) & (ended["flags"] & IN_A_CHAIN == 0)
+        lapsed = known[is_over]
+        if len(lapsed):
+            is_unseen = self._are_unseen(group_id, seqs[lapsed], epochs[lapsed], ended["holder"][is_over])
+            is_unseen &= epochs[lapsed] - int(group.fence) <= MOST_UNSEEN
+            if is_unseen.any():
+                self._uncount(group_id, seqs[lapsed[is_unseen]], epochs[lapsed[is_unseen]], now_ms)
+        return self.end_leases(group_id, seqs, epochs, now_ms)
+
+    def _are_unseen(
+        self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, holders: npt.NDArray[np.uint16]
+    ) -> npt.NDArray[np.bool_]:
+        """Of leases that have run out: whose subscribers stand still. Fetched messages have holder 0."""
+        every = np.unique(holders[holders != 0]).tolist()
+        self._changes.lapsed.update(every)
+        is_unseen = np.isin(holders, [one for one in every if self._holders.stands_still(one)])
+        if len(fetched := np.flatnonzero(holders == 0)):
+            ids = self._tables.ids_of(self._groups.record(group_id).topic_id)[seqs[fetched]]
+            is_unseen[fetched] = self._holders.fetched_unseen(group_id, ids, epochs[fetched])
+        return is_unseen
+
+    def _uncount(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> None:
+        """On a full disk they stay attempts."""
+        runs = self._unseen_runs(Receipts(group_id, seqs, epochs))
+        with suppress(DiskFull):
+            self._writer.append_all(_returned(group_id, runs, now_ms))
+            self._applier.returned(group_id, runs, now_ms)
 
     def end_leases(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
         """Moves messages whose lease or wait has ended back to waiting, or to the dead letters after their last

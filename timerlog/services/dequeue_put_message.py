@@ -85,5 +85,5 @@ class DequeuePutMessage:
             if group_id not in self._tables.groups:
                 continue
             part = leases.where(leases.owner == group_id)
-            if self._settle.end_leases(group_id, part.ref, part.epoch, not_before(part, now_ms)):
+            if self._settle.lapse(group_id, part.ref, part.epoch, not_before(part, now_ms)):
                 self._changes.woken.add(group_id)

@@ -48,6 +48,7 @@ from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.inbox import Inbox
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.transport import Transport
 from tickwheel_broker.net.turns import Turn, Turns
@@ -58,7 +59,7 @@ from tickwheel_broker.security.access import Access, Peer, real_peer
 from tickwheel_broker.security.grants import NOBODY, Identity
 from tickwheel_broker.security.rights import CONSUME, Rights
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Fetches, Subscriptions
+from tickwheel_broker.subscriptions import Fetches, Probing, Subscriptions
 from tickwheel_native import crc32c
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.deliver import Deliver
@@ -94,6 +95,7 @@ class Parts:
     publish: Callable[[], None]
     subscriptions: Subscriptions
     fetches: Fetches
+    probing: Probing
     counters: Counters
     access: Access
     rights_of: Callable[[Identity], Rights]
@@ -113,11 +115,11 @@ class Connection:
         self.name = ""
         self.since_ms = 0
         self.outgoing = Outgoing(transport, parts.settings.write_high_water_bytes)
+        self.pulse = Pulse(self.outgoing.put)
         self.subscriptions: dict[int, Subscription] = {}
         self.fetches: dict[int, Fetching] = {}
         self.unwritten: deque[Fetching] = deque()
         self.opened_s = trio.current_time()
-        self.listening_since_s: float | None = None
         self.frame_since_s: float | None = None
         self.is_greeted = False
         self.is_gone = False
@@ -273,6 +275,7 @@ class Connection:
 
     def _leave(self) -> None:
         self.is_gone = True
+        self.pulse.lost()
         self._parts.clients.left(self)
         self._transport.close()
         self._parts.receive_room.give_back(self._large_bytes)
@@ -313,15 +316,24 @@ class Connection:
     async def _receive(self) -> bool:
         """Receive once. False at the end of the stream. Raises FrameTooLarge."""
         await self._take_room()
-        self.listening_since_s = trio.current_time()
+        pulse = self.pulse
+        pulse.silent_since_s = trio.current_time()
         if not self._inbox:
             self.frame_since_s = None
         elif self.frame_since_s is None:
-            self.frame_since_s = self.listening_since_s
+            self.frame_since_s = pulse.silent_since_s
         count_bytes = await self._transport.receive_into(self._inbox.free())
-        self.listening_since_s = None
+        pulse.silent_since_s = None
+        pulse.receives += 1
+        if pulse.is_awaited:
+            self._heard()
         self._inbox.received(count_bytes)
         return count_bytes > 0
+
+    def _heard(self) -> None:
+        """It runs again, or has answered: what it was not given meanwhile, it may be given now."""
+        if self.pulse.heard():
+            self._parts.probing.readmit(self.pulse, [*self.subscriptions.values(), *self.fetches.values()])
 
     async def _take_room(self) -> None:
         """Before a buffer grows to take a large frame, there must be room for it; afterwards it is given back."""
@@ -381,6 +393,7 @@ class Connection:
             holds=True,
             counts_attempts=True,
             timeline=parts.timeline,
+            probes=True,
             grants=self._grants(),
         )
 

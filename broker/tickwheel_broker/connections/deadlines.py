@@ -45,6 +45,6 @@ def overdue(connection: Connection, settings: Settings, now_s: float) -> Tickwhe
         return HandshakeTimeout("No HELLO came within handshake_timeout.")
     if is_past(connection.frame_since_s, settings.frame_timeout_ms):
         return FrameTimeout("A frame was begun and did not arrive whole within frame_timeout.")
-    if is_past(connection.listening_since_s, settings.idle_timeout_ms):
+    if is_past(connection.pulse.silent_since_s, settings.idle_timeout_ms):
         return IdleTimeout("Nothing was sent for idle_timeout.")
     return None

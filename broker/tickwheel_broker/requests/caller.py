@@ -12,6 +12,7 @@ from tickwheel.protocol.bodies.base import Answer, Request
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel_broker.delivery import Fetching, Subscription
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.security.grants import Identity
 from tickwheel_broker.security.rights import Rights
 from timerlog.tables.answers import Answering
@@ -24,6 +25,7 @@ class Caller(Protocol):
     """What a handler needs of the connection that asks."""
 
     outgoing: Outgoing
+    pulse: Pulse
     subscriptions: dict[int, Subscription]
     fetches: dict[int, Fetching]
     """Those that wait, by correlation."""

@@ -77,8 +77,10 @@ class SubscriptionRequests:
             credit=request.credit,
             batch=request.batch,
             outgoing=caller.outgoing,
+            pulse=caller.pulse,
             tells_attempts=request.attempts,
         )
+        caller.pulse.answers_probes |= request.probes
         caller.subscriptions[subscription.number] = subscription
         ack_wait_ms = self._subscriptions.ack_wait_ms(group_id)
         subscription.lease_told_ms = ack_wait_ms if request.holds else 0
@@ -191,7 +193,9 @@ class FetchRequests:
             max_bytes=request.max_bytes,
             outgoing=caller.outgoing,
             unwritten=caller.unwritten,
+            pulse=caller.pulse,
         )
+        caller.pulse.answers_probes |= request.probes
         self._fetches.offer(fetching)
         if fetching.is_answered:
             return None

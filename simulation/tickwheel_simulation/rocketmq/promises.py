@@ -21,7 +21,7 @@ from tickwheel_simulation.rocketmq.profile import (
     Profile,
     dead_letters_of,
 )
-from tickwheel_simulation.scene import Scene
+from tickwheel_simulation.scene import STOOD_STILL, Scene
 
 RENEWED = (PUSH, CHOOSY, FIFO)
 """Groups whose leases the gateway renews."""
@@ -200,8 +200,10 @@ class Promises:
         seen = self._of(token, group)
         if epoch in seen.attempts:
             raise Violation(f"{name} comes twice with epoch {epoch}")
+        stood_still = self.scene.counts.get(STOOD_STILL, 0) > 0  # then a delivery may be no attempt
         for other, before in seen.attempts.items():
-            if (other < epoch) is not (before < attempt):
+            is_the_same = stood_still and before == attempt
+            if (other < epoch) is not (before < attempt) and not is_the_same:
                 raise Violation(
                     f"{name} is at attempt {attempt} with epoch {epoch}, and at {before} with {other}"
                 )
@@ -267,7 +269,8 @@ class Promises:
         one_way_s = faults.delay_s + (_SLOW_PIECE_S if faults.slow_piece else 0.0)
         is_slow = profile.slow_sync and not self.scene.is_calm
         syncs_s = _SLOW_SYNCS_S if is_slow else _SYNCS * profile.sync_delay_s
-        is_silent = any(one.to_server.is_silent for one in self.scene.network.connections)
+        connections = self.scene.network.connections
+        is_silent = any(one.to_server.is_silent or one.was_still for one in connections)
         return 2 * one_way_s + syncs_s < _RENEWAL_S and not is_silent
 
     # -- transactions --

@@ -13,7 +13,6 @@ import pytest
 
 import tickwheel.celery
 import tickwheel.sync
-from tests.integration.celery.conftest import attempts
 from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
@@ -150,7 +149,7 @@ def test_a_program_that_stood_still_is_not_given_again_what_it_has(
     reader = reader_of_one(here, queue)
     (message,) = reader.messages
     with tickwheel.sync.Client(daemon.url) as client:
-        wait_until(lambda: attempts(client, queue) >= 2)
+        wait_until(lambda: client.group(queue, "celery").leased == 0)
         message.ack()
         wait_until(lambda: client.group(queue, "celery").backlog == 0)
         reader.messages.clear()

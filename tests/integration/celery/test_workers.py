@@ -14,7 +14,7 @@ from celery import Celery
 
 import tickwheel.celery
 import tickwheel.sync
-from tests.integration.celery.conftest import Worker, attempts
+from tests.integration.celery.conftest import Worker
 from tests.support.processes.daemon_harness import Daemon
 from tickwheel_bench.processes import wait_until
 
@@ -235,7 +235,7 @@ def test_a_worker_that_stood_still(place: Place, pool: str, is_alone: bool) -> N
         wait_until(lambda: place.lines() == ["begun 0"], place.lines)
         worker.suspend()
         with tickwheel.sync.Client(place.url) as client:
-            wait_until(lambda: attempts(client, place.queue) >= 2)
+            wait_until(lambda: client.group(place.queue, "celery").leased == 0)
         if is_alone:
             worker.resume()
             wait_until(lambda: all_done <= set(place.lines()), place.lines)

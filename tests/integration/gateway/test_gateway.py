@@ -22,6 +22,7 @@ from tests.support.rocketmq.gateway_caller import CLIENT, Caller, consumer
 from tests.support.rocketmq.gateway_process import Gateway
 from tests.support.rocketmq.gateway_sending import message
 from tests.support.rocketmq.guarded_gateway import Guarded
+from tickwheel_bench.processes import wait_until
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code
@@ -191,6 +192,38 @@ def test_a_stream_outlives_its_broker_and_a_second_signal_waits_for_nothing(tmp_
             assert waiting.code() is grpc.StatusCode.UNAVAILABLE
         finally:
             daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_what_it_was_given_while_it_stood_still_was_no_attempt(tmp_path: Path) -> None:
+    """SIGSTOP, until the lease has ended."""
+    asked = schema.ReceiveMessageRequest(batch_size=1)
+    asked.group.name, asked.message_queue.topic.name = "readers", "letters"
+    asked.filter_expression.expression = "*"
+    asked.invisible_duration.seconds = 10
+    asked.long_polling_timeout.seconds = 20
+    request = schema.SendMessageRequest(messages=[message("01AB", b"hello", "letters")])
+    with (
+        Daemon(tmp_path / "data") as daemon,
+        Gateway(daemon.unix_url, tmp_path) as gateway,
+        Gateway(daemon.unix_url, tmp_path) as running,
+        Caller(gateway.address) as caller,
+        Caller(running.address) as other,
+        tickwheel.sync.Client(daemon.url) as client,
+    ):
+        waiting = caller.stream("ReceiveMessage", asked)
+        wait_until(
+            lambda: scrape(gateway.metrics.removesuffix("/metrics")).value("gateway_waiting_receives") == 1
+        )
+        gateway.process.send_signal(signal.SIGSTOP)
+        assert other.ask("SendMessage", request).status.code == Code.OK
+        wait_until(lambda: client.group("letters", "readers").leased > 0)
+        wait_until(lambda: client.group("letters", "readers").leased == 0)
+        (received,) = (
+            one.message for one in other.stream("ReceiveMessage", asked) if one.HasField("message")
+        )
+        assert (received.body, received.system_properties.delivery_attempt) == (b"hello", 1)
+        gateway.process.send_signal(signal.SIGCONT)
+        waiting.cancel()
 
 
 # -- who is let in -----------------------------------------------------------------------------------------------

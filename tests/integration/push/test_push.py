@@ -511,3 +511,29 @@ def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
     bad.write_text("nothing")
     refused = shell.run_here(("--json", "push", "--endpoint-ca", str(bad)))
     assert json.loads(refused.stderr)["error"]["code"] == "bad_certificate"
+
+
+async def test_what_it_was_given_while_it_stood_still_was_no_attempt(daemon: Daemon, tmp_path: Path) -> None:
+    """SIGSTOP, until the leases have ended: each message is carried to the end all the same, though it is tried once
+    only."""
+    bodies = [b"%d" % number for number in range(5)]
+    with Receiver() as receiver, Pusher(daemon.url, tmp_path, receiver) as pusher:
+        async with tickwheel.Client(daemon.url) as client:
+            await client.set_endpoint(
+                "paused", topic="paused", url=receiver.url, timeout=timedelta(seconds=1), retry_delays=[]
+            )
+            await client.send("paused", b"before")
+            with trio.fail_after(PATIENCE_S):
+                await ended(client, "paused", "paused")
+                pusher.process.send_signal(signal.SIGSTOP)
+                await client.send_many("paused", bodies)
+                while not (await client.group("paused", "push.paused")).leased:
+                    await trio.sleep(0.05)
+                while (await client.group("paused", "push.paused")).leased:
+                    await trio.sleep(0.05)
+                assert (await client.group("paused", "push.paused")).backlog == len(bodies)
+                pusher.process.send_signal(signal.SIGCONT)
+                await ended(client, "paused", "paused")
+            group = await client.group("paused", "push.paused")
+            assert (group.acked, group.dead) == (1 + len(bodies), 0)
+        assert {request.body for request in receiver.seen} == {b"before", *bodies}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ import tickwheel
 from tests.integration.web.test_web_presence import post
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.processes.web_process import Web
+from tickwheel_bench.processes import wait_until
 
 LONG = timedelta(seconds=PATIENCE_S)
 
@@ -108,3 +110,27 @@ def test_the_end_of_the_broker_is_told(web: Web, daemon: Daemon, topic: str) -> 
         kind, problem = events.next()
         assert (kind, problem["code"]) == ("problem", "request_uncertain")
         assert events.next() == ("end", None)
+
+
+def test_what_a_web_process_was_given_while_it_stood_still_was_no_attempt(
+    web: Web, daemon: Daemon, topic: str
+) -> None:
+    """SIGSTOP, until the leases have ended: a stream that asked before gets all messages, which are tried once only."""
+    with tickwheel.sync.Client(daemon.url) as client:
+        client.create_topic(topic, max_attempts=1)
+        with stream(web, topic, "credit=10&lease=1s") as events:
+            client.send(topic, b'"before"')
+            post(web, f"/v1/topics/{topic}/groups/g/settle", {"ack": [events.message()["receipt"]]})
+            web.process.send_signal(signal.SIGSTOP)
+            client.send_many(topic, [b"1", b"2", b"3"])
+            wait_until(lambda: client.group(topic, "g").leased > 0)
+            wait_until(lambda: client.group(topic, "g").leased == 0)
+            assert client.group(topic, "g").backlog == 3
+            web.process.send_signal(signal.SIGCONT)
+            seen = set()
+            while client.group(topic, "g").acked < 4:
+                item = events.message()
+                seen.add(item["id"])
+                post(web, f"/v1/topics/{topic}/groups/g/settle", {"ack": [item["receipt"]]})
+        assert client.group(topic, "g").dead == 0
+        assert len(seen) == 3

@@ -108,7 +108,7 @@ PATIENCE_S = 60.0
 QUIET_S = 1.0
 """When nothing came for so long while recording, nothing more comes."""
 _SESSION = 0x1122_3344_5566_7788
-SAID_SINCE = frozenset({"counts_attempts", "timeline"})
+SAID_SINCE = frozenset({"counts_attempts", "timeline", "probes"})
 """What answers have told since, which clients of version 0.1 pass over."""
 MASKED = {
     "max_headers_bytes",

@@ -404,7 +404,8 @@ class Connection:
         """One message, if there is one. Raises TickwheelError."""
         wait = timedelta(seconds=_TICK_S) if was_sent_recently(self.broker.url, topic) else None
         options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
-        call = FetchCall(self._session, options.request(topic, group))
+        request = options.request(topic, group, probes=self._session.has_probes)
+        call = FetchCall(self._session, request)
 
         async def fetched() -> FetchOk:
             await self._session.enqueue(call)
@@ -432,6 +433,8 @@ class Connection:
         if self.leases.may_have_ended(acks, message_id) and self._session.is_connected:
             with suppress(NotConnected, ClientClosed):
                 self.run(self._renewal(acks))
+            if self.change(lambda: self.leases.let_go(acks, message_id)):
+                return False
         return self.leases.holds(acks, message_id, came_with)
 
     async def _renewal(self, acks: AckQueue) -> None:

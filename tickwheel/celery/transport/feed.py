@@ -133,6 +133,7 @@ class Feed:
             ephemeral_ms=self._ephemeral_ms,
             holds=self._conversation.limits.holds,
             attempts=self._conversation.limits.counts_attempts,
+            probes=self._conversation.limits.probes,
         )
 
     def subscribed(self, answer: SubscribeOk) -> None:

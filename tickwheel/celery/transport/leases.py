@@ -26,6 +26,7 @@ from tickwheel.protocol.machine import AnswerBody
 logger = logging.getLogger("tickwheel.celery")
 
 _EXTENDED: Final = "extended"
+_LEASE_ENDED: Final = "lease_ended"
 _SHORTEST_S: Final = 0.25
 _MARGIN: Final = 0.1
 """Of a lease: with less than this left it may have ended before anything can be done."""
@@ -41,7 +42,7 @@ class _Held:
         """The epoch that it was handed out with."""
         self.epoch = epoch
         self.until = until
-        """Its lease surely lasts until then."""
+        """Its lease surely lasts until then; -inf: it has ended, and the message comes again, here or elsewhere."""
 
 
 class Leases:
@@ -107,6 +108,14 @@ class Leases:
         one = self._find(acks, message_id)
         return one is not None and one.came_with == came_with
 
+    def let_go(self, acks: AckQueue, message_id: int) -> bool:
+        """Forgets a message if its lease has ended, so that it is a new one when it comes again."""
+        one = self._find(acks, message_id)
+        if one is None or one.until > -math.inf:
+            return False
+        self.take(acks, message_id)
+        return True
+
     def may_have_ended(self, acks: AckQueue, message_id: int) -> bool:
         """Whether it is not known that the lease of a message that is held lasts."""
         one = self._find(acks, message_id)
@@ -152,6 +161,9 @@ class Leases:
                 continue
             if result == _EXTENDED:
                 one.until = max(one.until, until)
+                continue
+            if result == _LEASE_ENDED:  # nobody else has it yet: if it comes here, it is not begun again
+                one.until = -math.inf
                 continue
             logger.warning("message %d of group %r is lost: %s", message_id, acks.group_name, result)
             self.take(acks, message_id)

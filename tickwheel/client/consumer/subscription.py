@@ -620,6 +620,7 @@ class _SubscribeCall(RequestCall):
             ephemeral_ms=subscription.ephemeral_ms,
             holds=subscription.holding.is_on,
             attempts=subscription.asks_for_attempts,
+            probes=subscription._session.has_probes,
         )
         super().__init__(request, deadline)
         self._subscription = subscription

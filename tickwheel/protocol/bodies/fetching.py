@@ -31,6 +31,7 @@ class Fetch(Request, frozen=True):
     start: Literal["earliest", "latest"] | TimeMs = "earliest"
     lease_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TIME_MS)] | None = None
     ordered_batch: Annotated[int, msgspec.Meta(ge=1, le=MAX_ORDERED_BATCH)] = 1
+    probes: bool = False  #: its client answers PROBE
 
 
 class EndFetch(Request, frozen=True):

@@ -90,6 +90,7 @@ class Subscribe(Request, frozen=True):
     shard: Name | None = None  #: a shard's key range, such as ``-80``; None: all
     holds: bool = False  #: it renews its leases, and is to be told by LEASE when another `ack_wait` holds
     attempts: bool = False  #: its DELIVER frames say which attempt of its message each delivery is
+    probes: bool = False  #: its client answers PROBE
 
 
 class Unsubscribe(Request, frozen=True):
@@ -180,6 +181,7 @@ class HelloOk(Answer, frozen=True):
     timeline: str = (
         ""  #: of the log; another one: what was given out before may be lost. Empty: the broker is older
     )
+    probes: bool = False  #: it knows `probes` of SUBSCRIBE and FETCH
     grants: list[str] | UnsetType = (
         UNSET  #: what the client may do; unset: everything, or the broker is older
     )

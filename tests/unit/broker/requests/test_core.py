@@ -27,6 +27,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Subscription
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.requests.operations import Clients
 from tickwheel_broker.security.grants import ANYONE
 from tickwheel_broker.wiring import requests_of
@@ -46,6 +47,7 @@ class Client:
     def __init__(self, broker: Broker) -> None:
         self.requests = requests_of(broker, Clients())
         self.outgoing = Outgoing(Pipe(), 1 << 20)
+        self.pulse = Pulse(self.outgoing.put)
         self.subscriptions: dict[int, Subscription] = {}
         self.answerings: dict[int, Any] = {}
 

@@ -100,7 +100,12 @@ def test_a_delivery_that_leaves_before_its_lease_is_on_the_disk(monkeypatch: pyt
 
     monkeypatch.setattr(Broker, "_deliver", at_once)
     assert found(
-        "without a higher epoch", "was delivered before", "comes again", "overtakes", "is stale in", "not delivered"
+        "without a higher epoch",
+        "was delivered before",
+        "comes again",
+        "overtakes",
+        "is stale in",
+        "not delivered",
     )
 
 

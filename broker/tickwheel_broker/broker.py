@@ -10,6 +10,7 @@ from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel_broker.background.bulk_jobs import BulkJobs
 from tickwheel_broker.background.forecasts import Forecasts
 from tickwheel_broker.background.housekeeping import Housekeeping
+from tickwheel_broker.background.probing import Probing
 from tickwheel_broker.background.purge import Purging
 from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.background.readers import Readers
@@ -27,7 +28,7 @@ from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.turns import Turns, counted_ns
 from tickwheel_broker.security.access import Access
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Fetches, Probing, Subscriptions
+from tickwheel_broker.subscriptions import Fetches, Subscriptions
 from timerlog.store import Store
 
 

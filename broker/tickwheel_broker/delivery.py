@@ -21,7 +21,7 @@ from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.net.outgoing import Outgoing
-from tickwheel_broker.net.pulse import Pulse, nobody_is_asked
+from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.rate import RateLimiter
 from timerlog.engine.deliver import AsAnswer
 from timerlog.engine.deliver import Deliver as Leases
@@ -58,7 +58,7 @@ class Subscription:
     batch: int
     """Both count messages."""
     outgoing: Outgoing
-    pulse: Pulse = field(default_factory=lambda: Pulse(nobody_is_asked))
+    pulse: Pulse
     """Of its connection."""
     tells_attempts: bool = False
     """Its client wants to know which attempt each delivery is."""
@@ -117,7 +117,7 @@ class Fetching:
     outgoing: Outgoing
     unwritten: deque[Fetching]
     """Of the connection: those that have an answer of which it is not known that it left. In the order of answers."""
-    pulse: Pulse = field(default_factory=lambda: Pulse(nobody_is_asked))
+    pulse: Pulse
     """Of the connection."""
     holder: int = field(default=0, init=False)
     """While it waits: the engine's name for it, under which nothing is leased."""

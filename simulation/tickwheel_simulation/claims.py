@@ -94,11 +94,13 @@ class Claims:
         is_same = self.link_of(claim.client) is claim.link and then == now and claim.epoch == epoch
         held = message.group(lease.group)
         is_asked_for = message.is_stray or held.was_redelivered or message.is_stopped
-        if is_same and not is_asked_for and not self._is_silent() and not self._scene.was_full(since_s):
+        if (
+            is_same
+            and not is_asked_for
+            and not self._scene.network.is_unheard
+            and not self._scene.was_full(since_s)
+        ):
             raise Violation(
                 f"{lease.token} (epoch {lease.epoch}, group {lease.group}) is given to another, while a client that is "
                 f"connected handles it"
             )
-
-    def _is_silent(self) -> bool:
-        return any(one.to_server.is_silent or one.was_still for one in self._scene.network.connections)

@@ -314,6 +314,11 @@ class Network:
         """Those that were made lately."""
         return self._connections
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether some client may not have been heard in time: its connection fell silent, or it stood still."""
+        return any(one.to_server.is_silent or one.was_still for one in self._connections)
+
     def listen(self) -> MemoryListener:
         """A broker begins to listen."""
         listener = MemoryListener(self)

@@ -39,7 +39,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"services"},
         {"net", "security", "counters", "rate"},
         {"delivery", "background", "children"},
-        {"documents"},
+        {"documents", "background.probing"},
         {"subscriptions"},
         {"broker"},
         {"monitoring"},

@@ -38,6 +38,7 @@ from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MA
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.units import delay_levels_ms
 from tickwheel_broker import logs
+from tickwheel_broker.background.probing import Probing
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
@@ -59,7 +60,7 @@ from tickwheel_broker.security.access import Access, Peer, real_peer
 from tickwheel_broker.security.grants import NOBODY, Identity
 from tickwheel_broker.security.rights import CONSUME, Rights
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Fetches, Probing, Subscriptions
+from tickwheel_broker.subscriptions import Fetches, Subscriptions
 from tickwheel_native import crc32c
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.deliver import Deliver

@@ -17,10 +17,9 @@ from tickwheel.protocol.frames import FrameType, encode_frame
 
 ASKED_AT: Final = 0.25
 """After so much of `ack_wait` without a word, who holds messages or waits for some is asked for a sign."""
-STILL_AT: Final = 0.5
+_STILL_AT: Final = 0.5
 """After so much of it, who does not answer stands still."""
-
-AT_ONCE_S: Final = 0.1
+_AT_ONCE_S: Final = 0.1
 """Who answers so soon ran all the time."""
 _STILL_AFTER_S: Final = 0.5
 """But not sooner: who runs on a busy machine needs time to answer."""
@@ -60,7 +59,7 @@ class Pulse:
 
     def stands_still(self, ack_wait_s: float) -> bool:
         """Whether it should have answered by now, if it ran. Of a client that cannot be asked nothing is known."""
-        return self.answers_probes and self._silence_s() >= max(STILL_AT * ack_wait_s, _STILL_AFTER_S)
+        return self.answers_probes and self._silence_s() >= max(_STILL_AT * ack_wait_s, _STILL_AFTER_S)
 
     def look(self, ack_wait_s: float) -> None:
         """It holds messages, or waits for some."""
@@ -83,7 +82,7 @@ class Pulse:
     def heard(self) -> bool:
         """Something came. Whether it was missed, and is to be given messages again: now, or if it stood still, soon."""
         self.is_awaited = False
-        if self.is_missed and trio.current_time() < self._asked_s + AT_ONCE_S:
+        if self.is_missed and trio.current_time() < self._asked_s + _AT_ONCE_S:
             self.is_missed = False
             return True
         return self.is_missed
@@ -92,7 +91,3 @@ class Pulse:
         """The connection is gone: its silence from now on says nothing."""
         self._lost_s = trio.current_time()
         self.is_awaited = True
-
-
-def nobody_is_asked(_frame: bytes) -> None:
-    """The `put` of a pulse without a connection."""

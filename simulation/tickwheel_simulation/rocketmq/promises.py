@@ -269,9 +269,7 @@ class Promises:
         one_way_s = faults.delay_s + (_SLOW_PIECE_S if faults.slow_piece else 0.0)
         is_slow = profile.slow_sync and not self.scene.is_calm
         syncs_s = _SLOW_SYNCS_S if is_slow else _SYNCS * profile.sync_delay_s
-        connections = self.scene.network.connections
-        is_silent = any(one.to_server.is_silent or one.was_still for one in connections)
-        return 2 * one_way_s + syncs_s < _RENEWAL_S and not is_silent
+        return 2 * one_way_s + syncs_s < _RENEWAL_S and not self.scene.network.is_unheard
 
     # -- transactions --
 

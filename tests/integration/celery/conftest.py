@@ -13,7 +13,6 @@ from types import TracebackType
 
 import pytest
 
-import tickwheel.sync
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_bench.processes import wait_until
 
@@ -31,12 +30,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def queue() -> str:
     """A queue that no other test uses."""
     return f"queue-{next(_numbers)}"
-
-
-def attempts(client: tickwheel.sync.Client, queue: str) -> int:
-    """How often the message of a queue was delivered that was delivered most often."""
-    groups = (group for one in client.browse(queue) for group in client.message(id=one.id).groups)
-    return max((group.attempts for group in groups), default=0)
 
 
 class Worker:

@@ -17,6 +17,7 @@ from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker.clock import ManualClock
 from tickwheel_broker.delivery import Delivery, Dispatcher, Subscription
 from tickwheel_broker.net.outgoing import Outgoing
+from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.rate import RateLimiter
 from tickwheel_broker.services import Services
 from timerlog.settings import StoreSettings
@@ -61,6 +62,7 @@ class Bench:
         self.store.dequeue_put_message.move(self.store.dequeue_get_message.look_up(due, now_ms), now_ms)
 
     def subscription(self, number: int, *, credit: int = 1_000, batch: int = 10) -> Subscription:
+        outgoing = Outgoing(Pipe(), HIGH_WATER_BYTES)
         return Subscription(
             number=number,
             group_id=self.group_id,
@@ -68,7 +70,8 @@ class Bench:
             holder=self.store.holders.acquire(self.group_id),
             credit=credit,
             batch=batch,
-            outgoing=Outgoing(Pipe(), HIGH_WATER_BYTES),
+            outgoing=outgoing,
+            pulse=Pulse(outgoing.put),
         )
 
     def drain(self) -> None:

@@ -123,6 +123,27 @@ async def test_who_runs_again_is_given_messages_again(tmp_path: Path, autojump_c
         nursery.cancel_scope.cancel()
 
 
+async def test_who_runs_again_has_a_moment_to_ack(tmp_path: Path, autojump_clock: Any) -> None:
+    """What it did before it stood still is not given out again meanwhile, to it or to another."""
+    async with (
+        broker_in_time(tmp_path, **SETTINGS) as there,
+        there.client() as client,
+        consumers(there, 1, max_hold=NO_RENEWAL) as (one,),
+    ):
+        await client.send("t", b"x")
+        message = await one.subscription.receive()
+        assert message is not None
+        one.connection.stop()
+        await trio.sleep(2 * LEASE_S)
+        assert (await client.stats()).leased == 0
+        one.connection.go_on()
+        await trio.sleep(0.1)
+        await message.ack(confirm=True)
+        await trio.sleep(LEASE_S)
+        stats = await client.stats()
+        assert (stats.delivered, stats.acked) == (1, 1)
+
+
 async def test_what_one_that_runs_forgets_comes_again_at_once_and_was_an_attempt(
     tmp_path: Path, autojump_clock: Any
 ) -> None:

@@ -404,8 +404,7 @@ class Connection:
         """One message, if there is one. Raises TickwheelError."""
         wait = timedelta(seconds=_TICK_S) if was_sent_recently(self.broker.url, topic) else None
         options = FetchOptions(1, wait, None, "earliest", MAX_FETCH_BYTES)
-        request = options.request(topic, group, probes=self._session.has_probes)
-        call = FetchCall(self._session, request)
+        call = FetchCall(self._session, options.request(topic, group))
 
         async def fetched() -> FetchOk:
             await self._session.enqueue(call)
@@ -430,11 +429,11 @@ class Connection:
         have ended. Without a connection it is believed to last: a broker that is started again keeps leases."""
         if not self.leases.holds(acks, message_id, came_with):
             return False
-        if self.leases.may_have_ended(acks, message_id) and self._session.is_connected:
+        if self.leases.may_have_ended(acks, message_id):
             with suppress(NotConnected, ClientClosed):
-                self.run(self._renewal(acks))
-            if self.change(lambda: self.leases.let_go(acks, message_id)):
-                return False
+                if self._session.is_connected:
+                    self.run(self._renewal(acks))
+                self.change(lambda: self.leases.let_go(acks, message_id))
         return self.leases.holds(acks, message_id, came_with)
 
     async def _renewal(self, acks: AckQueue) -> None:

@@ -108,13 +108,11 @@ class Leases:
         one = self._find(acks, message_id)
         return one is not None and one.came_with == came_with
 
-    def let_go(self, acks: AckQueue, message_id: int) -> bool:
-        """Forgets a message if its lease has ended, so that it is a new one when it comes again."""
+    def let_go(self, acks: AckQueue, message_id: int) -> None:
+        """Forgets a message whose lease is known to have ended: when it comes again it is a new message."""
         one = self._find(acks, message_id)
-        if one is None or one.until > -math.inf:
-            return False
-        self.take(acks, message_id)
-        return True
+        if one is not None and one.until == -math.inf:
+            self.take(acks, message_id)
 
     def may_have_ended(self, acks: AckQueue, message_id: int) -> bool:
         """Whether it is not known that the lease of a message that is held lasts."""

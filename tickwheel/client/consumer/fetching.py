@@ -53,8 +53,8 @@ class FetchOptions:
     max_bytes: int
     ordered_batch: int = 1
 
-    def request(self, topic: str, group: str, *, probes: bool) -> Fetch:
-        """``probes``: the broker may be told that PROBE is answered. Raises BadTopicName, BadArgument, BadTime."""
+    def request(self, topic: str, group: str) -> Fetch:
+        """Raises BadTopicName, BadArgument, BadTime."""
         check_name(topic)
         check_name(group, "group")
         return Fetch(
@@ -66,7 +66,6 @@ class FetchOptions:
             start=start_of_group(self.start),
             lease_ms=None if self.lease is None else max(1, duration_ms(self.lease, "lease")),
             ordered_batch=whole(self.ordered_batch, "ordered_batch", 1, MAX_ORDERED_BATCH),
-            probes=probes,
         )
 
 
@@ -76,14 +75,15 @@ class FetchCall(RequestCall):
     __slots__ = ("_request", "_session", "timeline")
 
     def __init__(self, session: Conversation, request: Fetch) -> None:
-        super().__init__(request, session.deadline() + request.wait_ms / 1_000)
+        told = msgspec.structs.replace(request, probes=session.has_probes)
+        super().__init__(told, session.deadline() + request.wait_ms / 1_000)
         self._session, self._request = session, request
         self.timeline = ""
 
     def payload(self, link: Link) -> bytes | None:
-        if self._request.probes and not self._session.has_probes:  # an older broker is there now
-            return encode_request(msgspec.structs.replace(self._request, probes=False))
-        return super().payload(link)
+        if self._session.has_probes:
+            return super().payload(link)
+        return encode_request(self._request)  # an older broker may be there now
 
     @property
     def repeatable(self) -> bool:
@@ -194,7 +194,7 @@ class FetchRequests(Requests):
     ) -> tuple[B, tuple[int, ...]]:
         """As ``fetch``, with another class of batches: for twins of this client. The messages, and their attempts."""
         session = self._session
-        call = FetchCall(session, options.request(topic, group, probes=session.has_probes))
+        call = FetchCall(session, options.request(topic, group))
         await session.enqueue(call)
         try:
             await session.wait(call)

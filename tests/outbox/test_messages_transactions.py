@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
@@ -25,6 +25,7 @@ from tests.support.outbox.messages import (
 from tickwheel.outbox import LeaseLost, MessageTable
 from tickwheel.outbox.messages.acks import AckQueue
 
+LONG_AGO = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("message_id", sa.BigInteger))
 
 
@@ -107,7 +108,9 @@ def test_messages_of_several_tables_count_together(database_url: str) -> None:
 def test_what_changed_since_it_was_looked_up_is_not_claimed(database_url: str) -> None:
     """An old look brings nothing back: the claim asks the row itself."""
     with message_table(database_url) as table:
-        ids = send(table, "acked", "later", "cancelled", "claimed", "other epoch", "same", deliver_at=5)
+        ids = send(
+            table, "acked", "later", "cancelled", "claimed", "other epoch", "same", deliver_at=LONG_AGO
+        )
         hour_ns = 3_600_000_000_000
         with table.database.begin() as connection:
             old = table.statements.look(connection, table.database.now_ns(), 10).due
@@ -136,7 +139,7 @@ def test_two_claimers_never_share_a_message(database_url: str) -> None:
 def test_claims_one_by_one_starve_nothing(database_url: str) -> None:
     with message_table(database_url) as table:
         with table.database.begin() as connection:
-            table.send(connection, message="patient", priority=99, deliver_at=5)
+            table.send(connection, message="patient", priority=99, deliver_at=LONG_AGO)
             table.send_many(connection, [{"message": "eager"}] * 300, priority=1)
         # One of eight, at random: that all of these miss it happens once in 10 ** 14 runs.
         assert "patient" in [table.claim(1)[0]["message"] for _ in range(240)]
@@ -175,7 +178,7 @@ async def test_locks_of_others_do_not_stop_or_heat_the_hub(database_url: str) ->
         message_table(database_url, batch_size=1) as table,
         engine_of(database_url, isolation_level="READ COMMITTED") as engine,
     ):
-        send(table, *(f"locked {number}" for number in range(6)), deliver_at=5)
+        send(table, *(f"locked {number}" for number in range(6)), deliver_at=LONG_AGO)
         with engine.connect() as connection:
             connection.execute(sa.text("select id from reminders for update")).all()
             async with table.hub() as hub, hub.subscribe() as stream:
@@ -246,7 +249,7 @@ def test_purging_takes_what_is_old_in_parts(database_url: str) -> None:
         with table.database.begin() as connection:
             table.send_many(connection, [{"message": "old"}] * 4_100)
             table.send_many(connection, [{"message": "new"}] * 5)
-            table.send(connection, message="open", deliver_at=5)
+            table.send(connection, message="open", deliver_at=LONG_AGO)
         acked = "update reminders set time_next = null, time_acked = :at where message = :which"
         execute(table, acked, at=now - hour_ns - 1_000_000_000, which="old")
         execute(table, acked, at=now - hour_ns + 60_000_000_000, which="new")

@@ -319,7 +319,7 @@ class Client(
     ) -> SendResult:
         """Sends one message, and returns when it is safe on the broker's disk.
 
-        It is delivered at ``deliver_at`` (an aware datetime, or epoch ms), after ``delay`` (a timedelta) or
+        It is delivered at ``deliver_at`` (an aware datetime, or epoch ms since 2001), after ``delay`` (a timedelta) or
         ``delay_ms``, or at once. With a ``key`` it is stored once: sending the same topic and key again returns the
         first one's id.
         ``delay_level``: 1 to 18, RocketMQ's 1 s to 2 h (the broker's ``delay_levels``).

@@ -1,7 +1,8 @@
 """From ``deliver_at`` and ``delay`` to the milliseconds of the wire.
 
 Fractions of a millisecond are rounded up: a message is never early. What is no time is refused with BadTime, whatever
-it is; of a batch, a time that is one but lies outside of the years 1970 to 9999 refuses its own message only.
+it is. A bare number below 10^12 is refused, too: it would be a moment before 2001, and is mostly a number of seconds.
+Of a batch, a time outside of the years 1970 to 9999, or such a number, refuses its own message only.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from tickwheel.client.checks import shown, whole_or_none
 from tickwheel.protocol.errors import BadArgument, BadTime, NaiveDatetime, TickwheelError
-from tickwheel.protocol.limits import MAX_TIME_MS
+from tickwheel.protocol.limits import LEAST_NUMBER_MS, MAX_TIME_MS
 from tickwheel.protocol.messages import pack_column
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
+
+class EpochMs(int):
+    """Epoch milliseconds that something has counted and nobody has written, so that they may be of any year from 1970
+    on."""
+
+
 Moment: TypeAlias = datetime | int
-"""An aware datetime, or epoch milliseconds."""
+"""An aware datetime, or epoch milliseconds from September 2001 (10^12) on."""
 Delay: TypeAlias = timedelta | Literal[0]
 """A timedelta. A number would have no unit, so 0 is the only one that is taken."""
 
@@ -41,7 +48,7 @@ class Times(NamedTuple):
 
 def moment_ms(moment: Moment, name: str = "deliver_at") -> int:
     """Epoch milliseconds of the argument ``name``. Raises NaiveDatetime, BadTime."""
-    return _in_range(_moment(moment, name), name)
+    return _in_range(_moment(moment, name), name, _least(moment))
 
 
 def duration_ms(duration: Delay, name: str = "delay", *, in_ms: str = "") -> int:
@@ -109,13 +116,25 @@ def _whole_ms(value_ms: Any, name: str) -> int:
     return number
 
 
-def _in_range(value_ms: int, name: str) -> int:
-    if 0 <= value_ms <= MAX_TIME_MS:
+def _least(moment: Any) -> int:
+    """The least milliseconds of a moment that is given so."""
+    return 0 if isinstance(moment, datetime | EpochMs) else LEAST_NUMBER_MS
+
+
+def _in_range(value_ms: int, name: str, least_ms: int = 0) -> int:
+    if least_ms <= value_ms <= MAX_TIME_MS:
         return value_ms
     raise _out_of_range(value_ms, name)
 
 
 def _out_of_range(value_ms: int, name: str) -> BadTime:
+    """Why these milliseconds are no time, or no moment that may be given as a number."""
+    if 0 <= value_ms <= MAX_TIME_MS:
+        at = EPOCH + timedelta(milliseconds=value_ms)
+        return BadTime(
+            f"{name}={value_ms} is {at:%B %Y} in milliseconds. Are seconds meant?",
+            advice=f"{_MOMENT_ADVICE} A moment before September 2001 needs a datetime.",
+        )
     number = f"{value_ms:,}" if abs(value_ms) < 1 << 128 else "so many"
     if value_ms < 0 and name in ("delay", "delay_ms"):
         return BadTime(
@@ -217,21 +236,22 @@ def _no_unit() -> BadTime:
 
 def _times(value: Any, to_ms: Callable[[Any, str], int], count: int, name: str, *, relative: bool) -> Times:
     if not _is_column(value):
-        return Times(_in_range(to_ms(value, name), name), relative)
-    column = _integers(value, name)
+        return Times(_in_range(to_ms(value, name), name, 0 if relative else _least(value)), relative)
+    column = _integers(value, name, 0 if relative else LEAST_NUMBER_MS)
     refused: dict[int, BadTime] = {}
     if isinstance(column, bytes):
         found = len(column) // 8
     else:
-        values = [to_ms(one, name) for one in value] if column is None else column
+        given = column if column is not None else list(value)
+        values = column if column is not None else [to_ms(one, name) for one in given]
         found = len(values)
-        if values and (min(values) < 0 or max(values) > MAX_TIME_MS):
+        if values and (min(values) < (0 if relative else LEAST_NUMBER_MS) or max(values) > MAX_TIME_MS):
             refused = {
-                index: _out_of_range(one, name)
-                for index, one in enumerate(values)
-                if not 0 <= one <= MAX_TIME_MS
+                index: _out_of_range(time_ms, name)
+                for index, (time_ms, one) in enumerate(zip(values, given, strict=True))
+                if not (0 if relative else _least(one)) <= time_ms <= MAX_TIME_MS
             }
-            values = [0 if index in refused else one for index, one in enumerate(values)]
+            values = [0 if index in refused else time_ms for index, time_ms in enumerate(values)]
         column = pack_column("q", values)
     if found != count:
         raise BadArgument(f"{name} has {found:,} values for {count:,} bodies.")
@@ -249,9 +269,9 @@ def _is_column(value: Any) -> bool:
     return True
 
 
-def _integers(values: Any, name: str) -> bytes | list[int] | None:
-    """The column of an array of integers, unchecked: the broker judges each time by itself; as a list if one of them
-    does not fit. None: it is no array. Raises BadTime for an array of something else."""
+def _integers(values: Any, name: str, least: int) -> bytes | list[int] | None:
+    """The column of an array of integers: the broker judges each time by itself; as a list if one of them does not fit,
+    or is below ``least``. None: it is no array. Raises BadTime for an array of something else."""
     try:
         view = memoryview(values)
     except TypeError:
@@ -261,6 +281,8 @@ def _integers(values: Any, name: str) -> bytes | list[int] | None:
     if view.ndim != 1 or view.format is None or view.format.lstrip("@=<") not in tuple("bBhHiIlLqQ"):
         raise BadTime(_ARRAY.format(name=name), advice=_ARRAY_ADVICE)
     numbers: list[int] = view.tolist()
+    if numbers and min(numbers) < least:
+        return numbers
     try:
         return pack_column("q", numbers)
     except Exception:

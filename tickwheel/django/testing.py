@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from tickwheel.client.times import EpochMs
 from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.backends import tickwheel_backends
 from tickwheel.django.broker import client_of, redirected
@@ -94,7 +95,11 @@ class TickwheelTestMixin:
             run_after = None if record is None else record.run_after
             deliver_at_ms = None if run_after is None else -(-row.time_next // 1_000_000)
             client.send(
-                row.topic, row.body.encode(), key=row.pk, priority=row.priority, deliver_at=deliver_at_ms
+                row.topic,
+                row.body.encode(),
+                key=row.pk,
+                priority=row.priority,
+                deliver_at=None if deliver_at_ms is None else EpochMs(deliver_at_ms),
             )
             row.delete()
 

@@ -12,6 +12,9 @@ DEFAULT_PORT: Final = 7411
 MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, which is also the last one that ``datetime`` can express."""
 
+LEAST_NUMBER_MS: Final = 10**12
+"""A moment that is a bare number is at least this, in September 2001: what is less are seconds, or no time at all."""
+
 MAX_KEY_BYTES: Final = 255
 MAX_HEADERS_BYTES: Final = 32_768
 DEFAULT_MAX_BODY_BYTES: Final = 4 * 1024 * 1024

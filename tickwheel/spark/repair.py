@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tickwheel import sync
-from tickwheel.client.times import Moment, moment_ms
+from tickwheel.client.times import EpochMs, Moment, moment_ms
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.answers import as_bad_sql
 from tickwheel.spark.errors import SourceError, spark_errors
@@ -231,7 +231,7 @@ class _Repair:
         last = self._first_rows[stop] if stop < len(self._first_rows) else len(self._selected)
         rows = np.array(self._selected[self._first_rows[start] : last])
         ids = self._selected["id"][self._first_rows[start:stop]].tolist()
-        answers = self._client.reschedule(ids=ids, deliver_at=time_ms)
+        answers = self._client.reschedule(ids=ids, deliver_at=EpochMs(time_ms))
         found = {number: {str(answer)} for number, answer in zip(ids, answers, strict=True)}
         late = np.array([number for number in ids if "already_delivered" in found[number]], np.int64)
         waiting = rows[(rows["waits"] != 0) & np.isin(rows["id"], late)]
@@ -240,7 +240,7 @@ class _Repair:
             again = self._client.redeliver(
                 ids=mine,
                 group=self._groups[group],
-                deliver_at=time_ms,
+                deliver_at=EpochMs(time_ms),
                 postpone=True,
                 keep_attempts=self._keep_attempts,
             )

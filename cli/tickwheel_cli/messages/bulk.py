@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tickwheel.client.times import EpochMs
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel_cli.shared.times import moment_to_ms, parse_duration, parse_moment
 
@@ -130,8 +131,10 @@ def _due(line: BulkLine) -> tuple[int, timedelta | None]:
     if line.delay is not None:
         return 0, parse_duration(line.delay)
     if line.at is not None:
-        return moment_to_ms(parse_moment(line.at)), None
-    time_ms = line.deliver_at_ms or 0
+        return EpochMs(moment_to_ms(parse_moment(line.at))), None
+    if line.deliver_at_ms is None:
+        return EpochMs(0), None
+    time_ms = line.deliver_at_ms
     if not 0 <= time_ms <= MAX_TIME_MS:
         raise ValueError(f"deliver_at_ms {time_ms} is not within 0 and {MAX_TIME_MS} (the year 9999)")
     return time_ms, None

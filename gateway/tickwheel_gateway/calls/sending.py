@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -39,6 +39,7 @@ MAX_PENDING_BYTES: Final = 48 * 1024 * 1024
 """Less than what Tickwheel's client takes before its sends wait: here they are refused instead, and RocketMQ's
 clients back off."""
 _DUPLICATE: Final = "duplicate"
+_AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
 
 Stored: TypeAlias = int | Refused
 """The number that the broker has given a message, or why there is none."""
@@ -288,7 +289,7 @@ class Sending:
                 topic,
                 message.body,
                 key=message.key,
-                deliver_at=message.deliver_at_ms,
+                deliver_at=message.deliver_at_ms or None,
                 priority=message.priority,
                 order_key=message.order_key,
                 headers=message.headers,
@@ -329,7 +330,7 @@ async def _send_many(asked: Asked, topic: str, messages: Sequence[Sent]) -> list
         topic,
         [message.body for message in messages],
         keys=[message.key for message in messages],
-        deliver_at=[message.deliver_at_ms or 0 for message in messages],
+        deliver_at=[message.deliver_at_ms or _AT_ONCE for message in messages],
         priority=priorities or None,
         order_keys=[message.order_key for message in messages] if has_groups else None,
         headers=[message.headers for message in messages],

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY, MAX_TIME_MS
+from tickwheel.protocol.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_PRIORITY, LEAST_NUMBER_MS, MAX_TIME_MS
 from tickwheel_gateway.wire import properties, schema
 from tickwheel_gateway.wire.codes import Code, Refused
 
@@ -160,6 +160,11 @@ def _deliver_at_ms(system: Any, limits: Limits, now_ms: int) -> int | None:
         )
     if deliver_at_ms > MAX_TIME_MS:
         raise Refused(Code.ILLEGAL_DELIVERY_TIME, "the delivery time of message is beyond the year 9999")
+    if 0 < deliver_at_ms < LEAST_NUMBER_MS:
+        raise Refused(
+            Code.ILLEGAL_DELIVERY_TIME,
+            f"the delivery time of message is {deliver_at_ms} ms, before 2001: are seconds meant?",
+        )
     return max(0, deliver_at_ms)
 
 

@@ -28,6 +28,7 @@ from tickwheel import Client, sync, testing
 from tickwheel.errors import BadArgument, BadTime, NaiveDatetime, TickwheelError, TransactionRefused
 
 NOW = datetime(2031, 5, 1, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1_000)
 SECOND = timedelta(seconds=1)
 HALF = "half \ud800 of a pair"
 
@@ -365,18 +366,18 @@ def test_of_many_what_is_no_time_refuses_the_call_and_what_is_out_of_range_its_o
                 client.send_many("v", [b"x"] * 2, deliver_at=bad_array)
         assert client.stats().messages == before
 
-        for early in (-1, 1 << 62, 1 << 70, 253_402_300_800_000):
+        for early in (-1, 1 << 62, 999, NOW_MS // 1_000, 1 << 70, 253_402_300_800_000):
             for column in ([NOW, early, NOW], iter([NOW, early, NOW])):
                 results = client.send_many("v", [b"x"] * 3, deliver_at=column)
                 assert list(results.errors) == [1]
                 assert isinstance(results.errors[1], BadTime)
-        unsigned = np.array([1, 1 << 63, 2], np.uint64)
+        unsigned = np.array([NOW_MS, 1 << 63, NOW_MS], np.uint64)
         assert list(client.send_many("v", [b"x"] * 3, deliver_at=unsigned).errors) == [1]
         assert list(client.send_many("v", [b"x"] * 3, delay=[SECOND, -SECOND, SECOND]).errors) == [1]
         assert list(client.send_many("v", [b"x"] * 2, delay=[SECOND, timedelta.max]).errors) == [1]
         assert list(client.send_many("v", [b"x", b"x" * (5 << 20)], deliver_at=[-1, NOW]).errors) == [0, 1]
         assert not client.send_many(
-            "v", [b"x"] * 2, deliver_at=np.array([1, 2]), priority=np.array([3, 4])
+            "v", [b"x"] * 2, deliver_at=np.array([NOW_MS, NOW_MS]), priority=np.array([3, 4])
         ).errors
         assert not client.cancel(ids=np.array([], np.uint64))
 

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -338,7 +338,9 @@ CASES: dict[str, Case] = {
     "Client.adopt_job": Case(tolerant(BadJob)(lambda one: one.client.adopt_job("0" * 32))),
     "Client.log_place": Case(lambda one: one.client.log_place()),
     "Client.drop": Case(
-        lambda one: one.client.drop(one.message.log_id, [(1, 1)], done_before=1),
+        lambda one: one.client.drop(
+            one.message.log_id, [(1, 1)], done_before=datetime(2031, 5, 1, tzinfo=UTC)
+        ),
         before=lambda one: _place(one),
     ),
     "Client.commit_prepared": Case(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ async def test_what_is_kept_elsewhere_is_dropped_at_once_and_for_good(daemon: Da
     async with tickwheel.Client(daemon.unix_url) as client:
         ids = [number for (number,) in (await client.query("select id from messages order by id")).rows]
         assert ids == [26, 27, 28, 29, 30, far.id]
-        again = await client.drop(place.log_id, [(1, 26)], done_before=0)
+        again = await client.drop(place.log_id, [(1, 26)], done_before=datetime(1970, 1, 1, tzinfo=UTC))
         assert (again.dropped, again.gone, again.kept) == (0, 25, [(26, 1)])
         assert (await client.purge()).purged_messages == 25, "long before purge_after"
 

@@ -15,6 +15,7 @@ from tickwheel.celery.beat.plan import PlannedSchedule
 from tickwheel.celery.beat.rhythm import Rhythm
 from tickwheel.celery.names import SCHEDULE_PREFIX
 from tickwheel.celery.slots import mark_of
+from tickwheel.client.times import EpochMs
 from tickwheel.errors import (
     BadSchedule,
     BodyTooLarge,
@@ -131,11 +132,11 @@ class Synchronisation:
     def _rhythm(self, rhythm: Rhythm) -> dict[str, Any]:
         """What makes a schedule have it from now on."""
         if rhythm.cron:
-            return {"cron": rhythm.cron, "tz": rhythm.tz, "start": 0}
+            return {"cron": rhythm.cron, "tz": rhythm.tz, "start": EpochMs(0)}
         every = timedelta(milliseconds=rhythm.every_ms)
         # As with Celery's own beat, the first one is an interval away.
         start_ms = self._now_ms() if rhythm.offset_ms is None else rhythm.offset_ms
-        return {"every": every, "start": start_ms}
+        return {"every": every, "start": EpochMs(start_ms)}
 
     def _now_ms(self) -> int:
         """By the broker's clock, and without a right to look at its figures: the next slot of what comes each ms."""

@@ -24,6 +24,7 @@ from tickwheel.client.columns import (
     encode_one_headers,
     encode_one_key,
 )
+from tickwheel.client.times import EpochMs
 from tickwheel.protocol.errors import BadArgument, TickwheelError
 
 logger = logging.getLogger("tickwheel.celery")
@@ -64,7 +65,7 @@ class Outgoing(NamedTuple):
     key: str | None
     """None: any unique one."""
     headers: dict[str, str] | None
-    deliver_at_ms: int | None
+    deliver_at_ms: EpochMs | None
     priority: int
     is_event: bool
     """Transient, and to a topic exchange: nothing waits until it is stored."""
@@ -98,7 +99,7 @@ def outgoing(
         body=encode({**message, "headers": headers}, exchange, routing_key),
         key=key,
         headers=broker_headers(headers),
-        deliver_at_ms=due_ms,
+        deliver_at_ms=None if due_ms is None else EpochMs(due_ms),
         priority=broker_priority(properties.get("priority")),
         is_event=is_event,
     )

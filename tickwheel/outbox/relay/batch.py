@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from tickwheel.client.results import CancelResult, RescheduleResult
+from tickwheel.client.times import EpochMs
 from tickwheel.outbox.relay.aside import SetAside
 from tickwheel.outbox.relay.ledger import Ledger, Turn
 from tickwheel.outbox.relay.log import log
@@ -328,7 +329,7 @@ class BatchMover:
     async def _reschedule(self, topic: str, which: list[Sent], time_ms: int, priority: int) -> None:
         keys = [one.key for one in which]
         results = await self._asked(
-            self._client.reschedule(topic, keys=keys, deliver_at=time_ms, priority=priority)
+            self._client.reschedule(topic, keys=keys, deliver_at=EpochMs(time_ms), priority=priority)
         )
         late = sum(result is not RescheduleResult.RESCHEDULED for result in results)
         self.stats.rescheduled += len(which) - late

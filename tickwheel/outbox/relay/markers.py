@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from tickwheel.client.times import EpochMs
 from tickwheel.outbox.relay.rows import Outgoing, pack_id, unpack_id
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.protocol.limits import HARD_MAX_BODY_BYTES, MAX_TIME_MS
@@ -98,7 +99,7 @@ class Markers:
             topic,
             [message.body for message in messages],
             keys=[message.key for message in messages],
-            deliver_at=[message.deliver_at_ms for message in messages],
+            deliver_at=[EpochMs(message.deliver_at_ms) for message in messages],
             priority=[message.priority for message in messages],
             headers=[message.headers for message in messages] if has_headers else None,
             order_keys=[message.order_key for message in messages] if has_order else None,

@@ -16,10 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_TIME_MS, is_valid_name
+from tickwheel.protocol.limits import (
+    LEAST_NUMBER_MS,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    MAX_TIME_MS,
+    is_valid_name,
+)
 from tickwheel.spark.errors import SourceError
 from tickwheel.spark.writing.headers import packed_headers
-from tickwheel.spark.writing.moments import NAIVE, UNREADABLE, parse_moments
+from tickwheel.spark.writing.moments import NAIVE, NUMBER, UNREADABLE, parse_moments
 from tickwheel.spark.writing.reasons import CORRUPT, NUMBERS
 
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -33,9 +39,6 @@ SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
     "topic": frozenset({"string"}),
     "order_key": frozenset({"string"}),
 }
-#: As seconds these are the years 1973 to 5138, as milliseconds a few months long ago, in which nothing is scheduled.
-_LEAST_SECONDS: Final = 100_000_000
-_MOST_SECONDS: Final = 100_000_000_000
 _SHOWN: Final = 80
 _NO_TEXT: Final = "\ufffd"
 
@@ -141,8 +144,6 @@ def checked(batch: Any, topic: str | None) -> Checked:
     for code, mask in time_reasons.items():
         found.refuse(code, mask)
     found.refuse("bad_time", (times_ms < 0) | (times_ms > MAX_TIME_MS))
-    if not pa.types.is_timestamp(column["deliver_at"].type):
-        found.refuse("seconds_time", (times_ms >= _LEAST_SECONDS) & (times_ms < _MOST_SECONDS))
     found.refuse("no_body", ~valid(found.body))
     found.refuse("no_topic", no_topic)
     bad_names = [not is_valid_name(name) for name in topics]
@@ -243,9 +244,19 @@ def _times(column: Any) -> tuple[npt.NDArray[np.int64], dict[str, Mask]]:
         # A message is never early: what lies within a millisecond is due when it is over.
         return -(-micros // 1_000), {}
     if pa.types.is_integer(column.type):
-        return np.asarray(column.cast(pa.int64()).fill_null(0), np.int64), {}
+        times_ms = np.asarray(column.cast(pa.int64()).fill_null(0), np.int64)
+        return times_ms, {"seconds_time": valid(column) & _are_seconds(times_ms)}
     times_ms, states = parse_moments(column)
-    return times_ms, {"naive_time": states == NAIVE, "unreadable_time": states == UNREADABLE}
+    return times_ms, {
+        "naive_time": states == NAIVE,
+        "unreadable_time": states == UNREADABLE,
+        "seconds_time": (states == NUMBER) & _are_seconds(times_ms),
+    }
+
+
+def _are_seconds(times_ms: npt.NDArray[np.int64]) -> Mask:
+    """Which bare numbers are too small for milliseconds."""
+    return np.asarray((times_ms >= 0) & (times_ms < LEAST_NUMBER_MS))
 
 
 def _priorities(column: Any) -> tuple[Any, Mask]:

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 GOOD: Final = 0
 NAIVE: Final = 1
 UNREADABLE: Final = 2
+NUMBER: Final = 3
+"""A time that is a bare number, so of milliseconds."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = r"^\d{4}-\d{2}-\d{2}"
@@ -26,7 +28,7 @@ States = npt.NDArray[np.uint8]
 
 
 def parse_moments(column: Any) -> tuple[npt.NDArray[np.int64], States]:
-    """Milliseconds since 1970, rounded up, and whether they are; 0 and ``GOOD`` for NULL."""
+    """Milliseconds since 1970, rounded up, and what the texts are; 0 and ``GOOD`` for NULL."""
     texts = pc.utf8_trim_whitespace(column)
     times_ms, states = np.zeros(len(texts), np.int64), np.full(len(texts), UNREADABLE, np.uint8)
     states[~np.asarray(texts.is_valid())] = GOOD
@@ -42,7 +44,7 @@ def parse_moments(column: Any) -> tuple[npt.NDArray[np.int64], States]:
     if is_number.any():
         numbers = pc.if_else(pa.array(is_number), pc.utf8_ltrim(texts, "+"), None).cast(pa.int64())
         times_ms[is_number] = np.asarray(numbers.fill_null(0))[is_number]
-        states[is_number] = GOOD
+        states[is_number] = NUMBER
     states[_matches(texts, _WITHOUT)] = NAIVE
     for place in np.flatnonzero(states == UNREADABLE).tolist():
         times_ms[place], states[place] = parse_moment(texts[place].as_py())

@@ -18,7 +18,7 @@ REASONS: Final[dict[str, tuple[str, str]]] = {
     "bad_time": ("deliver_at", "deliver_at is before 1970 or after the year 9999"),
     "seconds_time": (
         "deliver_at",
-        "deliver_at is in the years 1970 to 1973: seconds, where milliseconds are meant?",
+        "deliver_at is a number of milliseconds before September 2001: are seconds meant?",
     ),
     "no_body": ("body", "there is no body"),
     "no_topic": ("topic", "there is no topic"),

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from tickwheel import sync
+from tickwheel.client.times import EpochMs
 from tickwheel.protocol.errors import TickwheelError
-from tickwheel.protocol.limits import is_valid_name
+from tickwheel.protocol.limits import LEAST_NUMBER_MS, is_valid_name
 from tickwheel.spark.errors import RowsRejected, SourceError
 from tickwheel.spark.options import refuse_misspelt
 from tickwheel.spark.writing.columns import SINK_COLUMNS, Checked, checked, shown
@@ -202,12 +203,19 @@ def _rejected(found: Checked, batch: Any) -> RowsRejected:
     )
 
 
+def _moments(times_ms: Sequence[int]) -> Any:
+    """Judged already: a timestamp may be of any year."""
+    if min(times_ms, default=LEAST_NUMBER_MS) < LEAST_NUMBER_MS:
+        return [EpochMs(time_ms) for time_ms in times_ms]
+    return np.array(times_ms, np.int64)
+
+
 def _send(client: sync.Client, outgoing: Outgoing, written: Written) -> None:
     results = client.send_many(
         outgoing.topic,
         outgoing.bodies,
         keys=outgoing.keys,
-        deliver_at=np.array(outgoing.times_ms, np.int64),
+        deliver_at=_moments(outgoing.times_ms),
         priority=outgoing.priorities,
         headers=outgoing.headers if any(outgoing.headers) else None,
         order_keys=outgoing.order_keys if any(outgoing.order_keys) else None,

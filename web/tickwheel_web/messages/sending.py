@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none
 
 HEADER_PREFIX: Final = "tw-header-"
+_AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
 _SEND: Final = msgspec.json.Decoder(Send)
 _SENDS: Final = msgspec.json.Decoder(list[Send])
 
@@ -192,8 +193,8 @@ async def _send_part(
     times: dict[str, Any]
     if delays[0] is not None:
         times = {"delay": delays}
-    else:  # of messages without a time it is the beginning of 1970, which means now
-        times = {"deliver_at": [0 if one is None else one for one in moments]}
+    else:
+        times = {"deliver_at": [_AT_ONCE if one is None else one for one in moments]}
     # What all have in common is given once.
     is_one = all(one is headers[0] for one in headers)
     try:

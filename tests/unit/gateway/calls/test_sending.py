@@ -17,6 +17,7 @@ from tests.support.rocketmq.gateway_call import OpenCall
 from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, message, of, transaction
 from tickwheel import Message
 from tickwheel.errors import TickwheelError
+from tickwheel.protocol.limits import LEAST_NUMBER_MS
 from tickwheel_gateway.calls.answers import refusal
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
@@ -104,7 +105,7 @@ async def test_a_scheduled_message_comes_at_its_time_and_can_be_recalled(
 async def test_a_message_whose_time_is_past_comes_now_and_shows_its_time(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
-    past = (0, 1, NOW_MS - 1, NOW_MS)
+    past = (0, LEAST_NUMBER_MS, NOW_MS - 1, NOW_MS)
     async with producing(tmp_path) as (producer, _):
         for number, due_ms in enumerate(past):
             answer = await producer.send(message(f"0{number}", delivery_timestamp=due_ms))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.run.cases import table
+from tickwheel.protocol.limits import LEAST_NUMBER_MS
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.codes import Code, Refused
 from tickwheel_gateway.wire.messages import (
@@ -75,7 +76,7 @@ def back(one: Any, now_ms: int = NOW_MS, **how: Any) -> Any:
     st.none() | TAG,
     st.lists(PLAIN, max_size=4),
     st.none() | GROUP,
-    st.none() | st.integers(0, NOW_MS + 900 * DAY_MS),
+    st.none() | st.just(0) | st.integers(LEAST_NUMBER_MS, NOW_MS + 900 * DAY_MS),
     st.none() | st.integers(0, 2**31 - 1),
     st.binary(min_size=1, max_size=200),
     st.sampled_from([schema.IDENTITY, schema.GZIP]),
@@ -132,7 +133,7 @@ def test_what_is_empty_is_not_there() -> None:
 
 
 def test_a_time_that_is_over_is_kept() -> None:
-    for due_ms in (1, NOW_MS):
+    for due_ms in (LEAST_NUMBER_MS, NOW_MS):
         found = back(message(delivery_timestamp=due_ms)).system_properties
         assert schema.milliseconds(found.delivery_timestamp) == due_ms
         assert found.message_type == schema.DELAY
@@ -160,7 +161,8 @@ def test_what_the_broker_is_given() -> None:
         None,
     )
     assert plain.headers == {"rocketmq": {"id": "01AB", "born_host": "192.0.2.7", "client": "host@7@0"}}
-    assert sent(message(delivery_timestamp=5), SENDER, Limits(max_delay_ms=1), NOW_MS).deliver_at_ms == 5
+    over = message(delivery_timestamp=NOW_MS - 5)
+    assert sent(over, SENDER, Limits(max_delay_ms=1), NOW_MS).deliver_at_ms == NOW_MS - 5
 
 
 def test_a_transaction_is_known_by_its_key() -> None:
@@ -214,6 +216,8 @@ REFUSED = [
     (message(message_group="x" * 64), Code.ILLEGAL_MESSAGE_GROUP),
     (message(message_group="a\x9f"), Code.ILLEGAL_MESSAGE_GROUP),
     (message(delivery_timestamp=NOW_MS + DAY_MS + 1), Code.ILLEGAL_DELIVERY_TIME),
+    (message(delivery_timestamp=NOW_MS // 1_000), Code.ILLEGAL_DELIVERY_TIME),
+    (message(delivery_timestamp=LEAST_NUMBER_MS - 1), Code.ILLEGAL_DELIVERY_TIME),
     (message(priority=-1), Code.BAD_REQUEST),
     (message(message_type=schema.TRANSACTION, recovery_ms=3_600_001), Code.BAD_REQUEST),
 ]

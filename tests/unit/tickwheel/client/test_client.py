@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,6 +35,8 @@ from tickwheel.errors import (
 )
 from tickwheel.protocol.bodies.requests import OpenTopic
 from tickwheel.protocol.machine import Requested, SendRequested, ServerEvent
+
+AT_MS = 1_935_403_200_000  # 2031-05-01T12:00Z
 
 
 @asynccontextmanager
@@ -87,13 +89,13 @@ async def test_sends_that_cannot_share_a_frame_do_not() -> None:
             tasks.start_soon(lambda: client.send("tea", b"now"))
             tasks.start_soon(lambda: client.send("tea", b"later", delay=timedelta(seconds=1)))
             tasks.start_soon(lambda: client.send("tea", b"keyed", key="k"))
-            tasks.start_soon(lambda: client.send("tea", b"first", priority=0, deliver_at=77))
+            tasks.start_soon(lambda: client.send("tea", b"first", priority=0, deliver_at=AT_MS))
         rows = {m.body: (m.time_ms, m.relative, m.key, m.priority) for m in server.messages}
         assert rows == {
             b"now": (0, False, b"", 50),
             b"later": (1000, True, b"", 50),
             b"keyed": (0, False, b"k", 50),
-            b"first": (77, False, b"", 0),
+            b"first": (AT_MS, False, b"", 0),
         }
         assert len(server.seen(SendRequested)) == 4
 
@@ -158,7 +160,7 @@ async def test_bad_arguments_are_refused_with_advice_before_anything_is_sent() -
 @on_both
 async def test_send_many_with_a_value_for_each() -> None:
     async with serving() as (server, client):
-        times = np.array([5, 0, 7], dtype="datetime64[ms]").astype("int64")
+        times = np.array([AT_MS + 5, AT_MS, AT_MS + 7], dtype="datetime64[ms]").astype("int64")
         results = await client.send_many(
             "tea",
             [b"a", bytearray(b"b"), memoryview(b"c")],
@@ -172,10 +174,47 @@ async def test_send_many_with_a_value_for_each() -> None:
         assert results.ids() == array("Q", [1, 2, 3])
         rows = [(m.body, m.key, m.time_ms, m.priority, bool(m.headers)) for m in server.messages]
         assert rows == [
-            (b"a", b"x", 5, 1, False),
-            (b"b", b"", 0, 2, True),
-            (b"c", b"z", 7, 3, False),
+            (b"a", b"x", AT_MS + 5, 1, False),
+            (b"b", b"", AT_MS, 2, True),
+            (b"c", b"z", AT_MS + 7, 3, False),
         ]
+
+
+SECONDS = AT_MS // 1_000
+NUMBERS: dict[str, Callable[[Client], Awaitable[object]]] = {
+    "send": lambda client: client.send("tea", b"a", deliver_at=SECONDS),
+    "send at 0": lambda client: client.send("tea", b"a", deliver_at=0),
+    "send just before": lambda client: client.send("tea", b"a", deliver_at=10**12 - 1),
+    "send_many": lambda client: client.send_many("tea", [b"a"], deliver_at=SECONDS),
+    "reschedule": lambda client: client.reschedule("tea", key="k", deliver_at=SECONDS),
+    "redeliver": lambda client: client.redeliver("tea", key="k", deliver_at=SECONDS),
+    "schedule": lambda client: client.create_schedule("s", "tea", cron="@daily", start=SECONDS),
+    "schedule's end": lambda client: client.create_schedule("s", "tea", cron="@daily", until=SECONDS),
+    "seek_group": lambda client: client.seek_group("tea", "g", to=SECONDS),
+}
+
+
+@on_both
+async def test_a_number_of_seconds_is_no_moment() -> None:
+    async with serving() as (server, client):
+        for name, ask in NUMBERS.items():
+            with pytest.raises(BadTime, match=r"in milliseconds. Are seconds meant\?") as refused:
+                await ask(client)
+            assert "A moment before September 2001 needs a datetime." in refused.value.advice, name
+        assert server.seen(SendRequested) == []
+
+
+@on_both
+async def test_of_a_batch_a_number_of_seconds_refuses_its_own_message() -> None:
+    async with serving() as (server, client):
+        times = [AT_MS, SECONDS, 10**12]
+        for column in (times, tuple(times), array("q", times), np.array(times)):
+            results = await client.send_many("tea", [b"a", b"b", b"c"], deliver_at=column)
+            assert {number: type(error) for number, error in results.errors.items()} == {1: BadTime}
+        assert [message.body for message in server.messages] == [b"a", b"c"] * 4
+        mixed = [datetime(1999, 12, 31, tzinfo=UTC), 999, AT_MS]
+        results = await client.send_many("tea", [b"d", b"e", b"f"], deliver_at=mixed)
+        assert list(results.errors) == [1]
 
 
 @on_both
@@ -184,9 +223,8 @@ async def test_send_many_judges_each_message_by_itself() -> None:
         await client.send("tea", b"earlier", key="dup")
         bodies = [b"a", b"b", bytes(20_000), b"d", b"e", b"f"]
         keys = ["1", "dup", "3", "4", "k" * 300, "6"]
-        results = await client.send_many(
-            "tea", bodies, keys=keys, deliver_at=array("q", [0, 0, 0, -1, 0, 0]), headers={"all": True}
-        )
+        times = array("q", [AT_MS, AT_MS, AT_MS, -1, AT_MS, AT_MS])
+        results = await client.send_many("tea", bodies, keys=keys, deliver_at=times, headers={"all": True})
         assert results[0] == SendResult(2)
         assert results[1] == SendResult(1, duplicate=True)
         assert results[5] == SendResult(3)

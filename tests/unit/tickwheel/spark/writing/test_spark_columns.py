@@ -16,7 +16,7 @@ from tests.support.run.cases import table
 from tickwheel.spark.errors import SourceError
 from tickwheel.spark.writing.columns import check_columns, checked, shown
 from tickwheel.spark.writing.headers import packed_headers
-from tickwheel.spark.writing.moments import GOOD, NAIVE, UNREADABLE, parse_moment, parse_moments
+from tickwheel.spark.writing.moments import GOOD, NAIVE, NUMBER, UNREADABLE, parse_moment, parse_moments
 from tickwheel.spark.writing.reasons import CODES, CORRUPT, REASONS
 
 AT = 1_935_403_200_000
@@ -47,9 +47,9 @@ def codes(found: Any) -> list[str]:
         ("2031-05-01T12:00:00.001000001Z", AT + 2, GOOD),
         ("2031-05-01T12:00:00.001000000Z", AT + 1, GOOD),
         ("20310501T120000Z", AT, GOOD),
-        ("1935403200000", AT, GOOD),
-        ("+1935403200000", AT, GOOD),
-        ("-1", -1, GOOD),
+        ("1935403200000", AT, NUMBER),
+        ("+1935403200000", AT, NUMBER),
+        ("-1", -1, NUMBER),
         ("1969-12-31T23:59:59.9995Z", 0, GOOD),
         ("2031-05-01T12:00:00", 0, NAIVE),
         ("2031-05-01 12:00", 0, NAIVE),
@@ -65,7 +65,7 @@ def test_times_as_texts(text: str, time_ms: int, state: int) -> None:
     for around in ([text], [text, None, "2031-05-01T12:00:00Z", "x", "5"]):
         times, states = parse_moments(pa.array(around, pa.string()))
         assert (int(times[0]), int(states[0])) == (time_ms, state)
-        assert states[1:].tolist() == [GOOD, GOOD, UNREADABLE, GOOD][: len(around) - 1]
+        assert states[1:].tolist() == [GOOD, GOOD, UNREADABLE, NUMBER][: len(around) - 1]
         assert times[1:].tolist() == [0, AT, 0, 5][: len(around) - 1]
 
 
@@ -112,7 +112,7 @@ def test_headers_as_json() -> None:
 
 def test_the_first_reason_of_a_row_counts() -> None:
     kinds: dict[str, list[Any]] = {
-        "deliver_at": ["5", None, "2031-05-01T12:00:00", "x", "-5", "5", "5", "5", "5", "5", "5", "5", "5"],
+        "deliver_at": [str(AT), None, "2031-05-01T12:00:00", "x", "-5", *[str(AT)] * 8],
         "body": ["b", None, "b", "b", "b", None, "b", "b", "b", "b", "b", "b", "b"],
         "topic": ["t", "a b", "t", "t", "t", "t", None, "a b", "t", "t", "t", "t", "t"],
         "priority": ["7", "", "1", "1", "1", "1", "1", "1", "256", "high", None, " 255 ", "1"],
@@ -132,23 +132,27 @@ def test_the_first_reason_of_a_row_counts() -> None:
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_seconds_are_no_milliseconds(kind: Any) -> None:
-    """Seconds of 1973 and of 2031; what is about now as milliseconds, and small numbers, which mean at once."""
-    numbers = [99_999_999, 100_000_000, AT // 1_000, 99_999_999_999, 100_000_000_000, AT, 0]
+    """Seconds of 1973 and of 2031; row numbers; what is about now as milliseconds."""
+    numbers = [0, 999, 99_999_999, AT // 1_000, 10**12 - 1, 10**12, AT]
     times = pa.array([str(one) if kind == pa.string() else one for one in numbers], kind)
     found = codes(checked(batch(deliver_at=times, body=[b""] * len(numbers)), "t"))
-    assert found == ["", *["seconds_time"] * 3, "", "", ""]
-    real = pa.array([AT // 1_000 * 1_000], pa.int64()).view(pa.timestamp("us", "UTC"))
-    assert codes(checked(batch(deliver_at=real, body=[b""]), "t")) == [""]
+    assert found == [*["seconds_time"] * 5, "", ""]
+    real = pa.array([0, AT // 1_000 * 1_000], pa.int64()).view(pa.timestamp("us", "UTC"))
+    assert codes(checked(batch(deliver_at=real, body=[b"", b""]), "t")) == ["", ""]
+    texts = pa.array(["1999-12-31T23:59:59Z"])
+    assert codes(checked(batch(deliver_at=texts, body=[b""]), "t")) == [""]
 
 
 def test_what_is_too_large_and_what_is_no_row() -> None:
     large = pa.array(
         [[("h", "x" * size)] for size in (32_000, 33_000, 140_000)], pa.map_(pa.string(), pa.string())
     )
-    rows = batch(deliver_at=[1, 1, 1], body=[b"", b"", b""], headers=large)
+    rows = batch(deliver_at=[AT, AT, AT], body=[b"", b"", b""], headers=large)
     assert codes(checked(rows, "t")) == ["", "headers_too_large", "headers_too_large"]
     torn = pa.array([None, "1,2,3", None], pa.string())
-    rows = batch(**{"deliver_at": pa.array(["1", None, None], pa.string()), "body": ["b"] * 3, CORRUPT: torn})
+    rows = batch(
+        **{"deliver_at": pa.array([str(AT), None, None], pa.string()), "body": ["b"] * 3, CORRUPT: torn}
+    )
     assert codes(checked(rows, "t")) == ["", "unreadable_row", "no_time"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,9 @@ def test_what_cannot_be_restored(
         bring(until=START_MS)
     with pytest.raises(SourceError, match="cannot be the name"):
         bring(into="no name")
-    assert bring(until=START_MS + 1, topics=["orders"], since=0).messages == 1
+    with pytest.raises(tickwheel.BadTime, match=r"since=1700000000 .*[Ss]econds"):
+        bring(since=1_700_000_000)
+    assert bring(until=START_MS + 1, topics=["orders"], since=datetime(1970, 1, 1, tzinfo=UTC)).messages == 1
     path = next(one for one in files_of(root) if one.parent.name == "date=2023-11-15")
     content = path.read_bytes()
     path.write_bytes(content[:-1])

@@ -95,7 +95,7 @@ def reschedule(
         raise SourceError("The spread is not longer than nothing.", advice="Give a duration such as 2h.")
     with sync.Client(url) as client, tempfile.TemporaryFile(prefix="tickwheel-repair-") as file:
         place = client.log_place()
-        first_ms = moment_ms(at) if at is not None else client.stats().now_ms
+        first_ms = moment_ms(at, "at") if at is not None else client.stats().now_ms
         if first_ms + spread_ms > MAX_TIME_MS:
             raise SourceError("The last of the new times lies behind the year 9999.")
         directory = str(Path(source if source is not None else place.directory).absolute())

@@ -81,8 +81,8 @@ def restore(
     """
     archive = Archive(Path(source).absolute())
     archive.check()
-    first_ms = moment_ms(since) if since is not None else 0
-    end_ms = moment_ms(until) if until is not None else MAX_TIME_MS + 1
+    first_ms = moment_ms(since, "since") if since is not None else 0
+    end_ms = moment_ms(until, "until") if until is not None else MAX_TIME_MS + 1
     if first_ms >= end_ms:
         raise SourceError("The range is empty: until is not behind since.")
     files = _files(archive, first_ms, end_ms, topics)

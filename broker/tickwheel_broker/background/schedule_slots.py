@@ -38,10 +38,8 @@ MOST_COUNTED: Final = 50_000
 looked for."""
 
 MOST_IN_WINDOW: Final = 1_000
-STEP: Final = 500
+STEP: Final = 100
 """Slots between two breaks: some milliseconds of work."""
-FEW: Final = 100
-"""The same where a request asks."""
 SPAN_MS: Final = 5 * 366 * 86_400_000
 """Time that is looked through between two breaks, where slots are rare; those of 29 February on a Monday are 28 years
 apart, and each of them takes some milliseconds."""
@@ -222,7 +220,7 @@ def upcoming_in_steps(schedule: Schedule, now_ms: int, count: int) -> Iterator[i
     for slot_ms in islice(slots(schedule, now_ms), count):
         yield slot_ms
         found += 1
-        if found == FEW or slot_ms - begin_ms >= SPAN_MS:
+        if found == STEP or slot_ms - begin_ms >= SPAN_MS:
             yield None
             begin_ms, found = slot_ms, 0
 
@@ -255,7 +253,7 @@ def skipped_in_steps(schedule: Schedule, after_ms: int, until_ms: int) -> Iterat
         if not _exists(local, zone):
             yield local
         looked_at += 1
-        if looked_at == FEW or local - begin >= timedelta(milliseconds=SPAN_MS):
+        if looked_at == STEP or local - begin >= timedelta(milliseconds=SPAN_MS):
             yield None
             begin, looked_at = local, 0
 

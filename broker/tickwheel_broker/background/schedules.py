@@ -33,7 +33,8 @@ from timerlog.tables.tables import Tables
 PREFIX: Final = "schedule/"
 HEADER: Final = "tickwheel-schedule"
 _RETRY_MS: Final = 1_000
-_SENDS_A_STEP: Final = 50
+_SENDS_A_STEP: Final = 10
+_PLANS_A_STEP: Final = 10
 _OVER: Final = (DONE, CANCELLED, EXPIRED, UNKNOWN)
 
 _log = logs.get_logger("schedules")
@@ -71,7 +72,8 @@ class Schedules:
         self.troubles: dict[str, str] = {}
         """Why schedules wait that cannot send what is due."""
         self._wakes: dict[str, int | None] = {}
-        self._plan_all(self._seen_ms)
+        for _ in self._plan_all(self._seen_ms):
+            pass
 
     async def run(self) -> None:
         """Send what is to be sent, until cancelled."""
@@ -79,7 +81,8 @@ class Schedules:
             while True:
                 now_ms = self._clock.now_ms()
                 if now_ms < self._seen_ms:
-                    self._plan_all(now_ms)
+                    for _ in self._plan_all(now_ms):
+                        await trio.lowlevel.checkpoint()
                 self._seen_ms = now_ms
                 due = sorted(
                     (ms, name) for name, ms in self._wakes.items() if ms is not None and ms <= now_ms
@@ -287,14 +290,18 @@ class Schedules:
         self._plan(self.schedules[name], self._clock.now_ms())
         self._alarm.ring()
 
-    def _plan_all(self, now_ms: int) -> None:
-        """At the start, and when the clock was set back."""
-        for schedule in list(self.schedules.values()):
-            ahead = schedule_slots.after_wrong_clock(schedule, now_ms)
-            if ahead is not schedule:
-                _log.warning("a schedule was ahead of the clock", schedule=schedule.name)
-                self.schedules[schedule.name] = ahead
-            self._plan(ahead, now_ms)
+    def _plan_all(self, now_ms: int) -> Iterator[None]:
+        """At the start, and when the clock was set back. Others may be served at each step."""
+        for number, name in enumerate(list(self.schedules), 1):
+            schedule = self.schedules.get(name)
+            if schedule is not None:
+                ahead = schedule_slots.after_wrong_clock(schedule, now_ms)
+                if ahead is not schedule:
+                    _log.warning("a schedule was ahead of the clock", schedule=name)
+                    self.schedules[name] = ahead
+                self._plan(ahead, now_ms)
+            if number % _PLANS_A_STEP == 0:
+                yield
 
     def _plan(self, schedule: Schedule, now_ms: int) -> None:
         try:

@@ -223,3 +223,31 @@ async def test_a_slot_that_was_sent_is_not_sent_when_it_comes_again(kept: Kept) 
     after = kept.keep()
     assert (after.last_slot_ms, after.last_id, after.sent) == (sent.last_slot_ms, sent.last_id, 1)
     assert kept.store.select.find("t", [key_of(after, after.last_slot_ms)]) == [sent.last_id]
+
+
+async def test_many_schedules_are_planned_anew_in_steps_when_the_clock_is_set_back(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.create(every_ms=HOUR_MS)
+    for number in range(100):
+        kept.schedules.create(msgspec.structs.replace(kept.schedules.get("s"), name=f"s{number}"))
+    kept.clock.set(START - timedelta(hours=3))
+    planned: list[str] = []
+    plan = kept.schedules._plan
+
+    def count(schedule: Schedule, now_ms: int) -> None:
+        planned.append(schedule.name)
+        plan(schedule, now_ms)
+
+    monkeypatch.setattr(kept.schedules, "_plan", count)
+    most = 0
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kept.schedules.run)
+            while len(planned) < 101:
+                before = len(planned)
+                await trio.lowlevel.checkpoint()
+                most = max(most, len(planned) - before)
+            nursery.cancel_scope.cancel()
+    assert 0 < most <= 20, "ten at a time; two turns may follow each other"
+    assert sorted(planned) == sorted(kept.schedules.schedules)

@@ -18,8 +18,8 @@ from tickwheel_broker.cluster.kafka.topic import create_topic
 SESSION_S = 1.5
 
 
-def member(topic: Topic, is_healthy: Callable[[], bool] = lambda: True) -> KafkaGroup:
-    return KafkaGroup(*topic, "group-" + topic.name, SESSION_S, is_healthy=is_healthy)
+def member(topic: Topic, is_healthy: Callable[[], bool] = lambda: True, node: int = 0) -> KafkaGroup:
+    return KafkaGroup(*topic, "group-" + topic.name, SESSION_S, node=node, is_healthy=is_healthy)
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[None]]) -> float:
@@ -48,6 +48,23 @@ async def test_one_of_three_is_chosen_and_leaves_at_once(topic: Topic) -> None:
         third.left()
         first.joined()
         await within(PATIENCE_S, first.wait_chosen)
+
+
+async def test_two_members_with_one_number_are_twins(topic: Topic) -> None:
+    await create_topic(*topic, ALONE)
+    async with member(topic, node=1) as one, member(topic, node=2) as other, member(topic, node=1) as twin:
+        for node in (one, other, twin):
+            node.joined()
+
+        async def count(node: KafkaGroup, wanted: int) -> None:
+            while await node.count_twins() != wanted:
+                await trio.sleep(0.05)
+
+        await within(PATIENCE_S, partial(count, one, 1))
+        await within(PATIENCE_S, partial(count, twin, 1))
+        assert [await other.count_twins() for _ in range(2)] == [0, 0]
+        twin.left()
+        await within(PATIENCE_S, partial(count, one, 0))
 
 
 async def chosen_of(nodes: list[KafkaGroup]) -> KafkaGroup:

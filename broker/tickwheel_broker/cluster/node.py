@@ -19,7 +19,7 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.cluster.beginning import read_origin
 from tickwheel_broker.cluster.clock_skew import ClockSkew
 from tickwheel_broker.cluster.healing import Heal
-from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
+from tickwheel_broker.cluster.known_owner import NOTHING_SAID, Comparison, KnownOwner, OwnWords
 from tickwheel_broker.cluster.own_number import OwnNumber
 from tickwheel_broker.cluster.replicator import (
     OWNER_TIMEOUT_S,
@@ -125,21 +125,17 @@ class Node:
         open_replica: Callable[[Origin], Follower],
         open_store: Callable[[Follower], Store],
         serve: Serve,
-        advertised_url: str = "",
+        own: OwnWords = NOTHING_SAID,
         owner_timeout_s: float = OWNER_TIMEOUT_S,
-        zones: str = "",
-        process: str = "",
         kept: Genesis | None = None,
     ) -> None:
-        """`advertised_url`: where clients reach this node, for the others to tell them. `zones`: which rules of the
-        time zones it has. `process`: what no other process calls itself. `kept`: see `read_origin`."""
+        """`own`: what it says of itself, for the others. `kept`: see `read_origin`."""
         self._kept = kept
         self.known_owner = KnownOwner()
         self.skew = ClockSkew(FORGET_TIMEOUTS * owner_timeout_s)
-        self._words = words_of(advertised_url, zones, process).encode()
+        self._own_words, self._comparison = own, Comparison(own)
         self._owner_timeout_s = owner_timeout_s
-        self._process, self._own_number = process, OwnNumber(number, process)
-        self._zones, self._zones_heard = zones, zones
+        self._own_number = OwnNumber(number, own.process)
         self._number, self._shared, self._membership, self._clock = number, shared, membership, clock
         self._open_replica, self._open_store, self._serve = open_replica, open_store, serve
         self.on_disk_full: Callable[[], object] = lambda: None
@@ -275,28 +271,14 @@ class Node:
                 is_fresh = False  # those behind it may have lain there while it was taken
                 self.known_owner.hear(said, body)
                 self._own_number.hear(stored.offset, said, head, self.known_owner)
-                self._compare_zones()
             if is_enough():
                 return
-
-    def _compare_zones(self) -> None:
-        """By the rules of which node slots of schedules are found must not change what they are."""
-        heard = self.known_owner.zones
-        if heard == self._zones_heard:
-            return
-        self._zones_heard = heard
-        if heard and self._zones and heard != self._zones:
-            _log.warning(
-                "the owner goes by other rules of the time zones: schedules may have other slots when this node owns "
-                "the log; install the same tzdata on all nodes",
-                here=self._zones,
-                owner=heard,
-            )
 
     async def _keep_house(self, follower: Follower) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_S)
             follower.housekeeping(self._clock.now_ms())
+            self._comparison.look(self.known_owner)
             while follower.trim_step():
                 await trio.lowlevel.checkpoint()
 
@@ -337,7 +319,7 @@ class Node:
         term = reader.state.term + 1
         while True:
             try:
-                record = fence(number, term, self._clock.now_ms(), self._words)
+                record = fence(number, term, self._clock.now_ms(), self._own_words.now())
                 await append_fence(self._shared, record, follower.offset)
                 break
             except AppendFailed as error:  # if another node has fenced meanwhile, this term does not count
@@ -345,7 +327,7 @@ class Node:
                 await trio.sleep(RETRY_S)
         while reader.state.term < term:
             await self._read_some(follower, lambda: reader.state.term >= term)
-        is_ours = self.known_owner.process == self._process
+        is_ours = self.known_owner.process == self._own_words.process
         is_owner = is_ours and (reader.state.term, reader.state.node) == (term, number)
         _log.info("fenced", term=term, is_owner=is_owner)
         return is_owner
@@ -354,9 +336,11 @@ class Node:
         """Whether it was given up, because nothing was confirmed."""
         began_s, has_given_up = trio.current_time(), False
         places = follower.places
-        tail = Tail(self._shared, follower.reader, follower.offset, self._number, places, self._words)
+        tail = Tail(self._shared, follower.reader, follower.offset, self._number, places)
         store = self._open_store(follower)
-        replicator = Replicator(self._shared, tail, self._number, self._clock.now_ms, self._owner_timeout_s)
+        replicator = Replicator(
+            self._shared, tail, self._number, self._clock.now_ms, self._owner_timeout_s, self._own_words
+        )
         self.role = Role.OWNER
         self.skew.reset()
         place: Place | None = None

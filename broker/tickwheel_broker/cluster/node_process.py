@@ -34,7 +34,7 @@ from tickwheel_broker.cluster.beginning import kafka_errors, wait_for_origin
 from tickwheel_broker.cluster.candidacy import Candidacy, Reason
 from tickwheel_broker.cluster.disk_watch import DiskWatch
 from tickwheel_broker.cluster.hold_off import HoldOff
-from tickwheel_broker.cluster.known_owner import Silence
+from tickwheel_broker.cluster.known_owner import OwnWords, Silence
 from tickwheel_broker.cluster.log_loss import LastingLog
 from tickwheel_broker.cluster.node import Membership, Node
 from tickwheel_broker.cluster.referral import Referral
@@ -85,6 +85,8 @@ class Connected(NamedTuple):
     membership: Membership
     find_dangers: Callable[[], Awaitable[list[str]]]
     """What of the shared log's settings endangers it, in words. It may raise SharedLogUnavailable."""
+    count_twins: Callable[[], Awaitable[int]]
+    """How many other processes follow with this node's number. It may raise SharedLogUnavailable."""
 
 
 Connect = Callable[[Settings, Callable[[], bool]], AbstractAsyncContextManager[Connected]]
@@ -110,10 +112,18 @@ async def connect_kafka(settings: Settings, is_healthy: Callable[[], bool]) -> A
                 quiet_s=2 * beat_s(timeout_s / 2),
             ) as shared,
             KafkaGroup(
-                url.servers, url.topic, url.topic, timeout_s, is_healthy=is_healthy, options=options
+                url.servers,
+                url.topic,
+                url.topic,
+                timeout_s,
+                node=settings.node,
+                is_healthy=is_healthy,
+                options=options,
             ) as group,
         ):
-            yield Connected(shared, group, partial(find_dangers, url.servers, url.topic, options))
+            yield Connected(
+                shared, group, partial(find_dangers, url.servers, url.topic, options), group.count_twins
+            )
 
 
 async def serve_node(
@@ -242,6 +252,7 @@ class NodeProcess:
                 nursery.start_soon(running.children.run, running.urls, running.wait_stopped)
                 nursery.start_soon(shared.look)
                 nursery.start_soon(self._watch_settings, connected.find_dangers)
+                nursery.start_soon(self._watch_number, connected.count_twins)
                 nursery.start_soon(self.pulse.run)
                 _log.info(
                     "started as a node",
@@ -284,10 +295,8 @@ class NodeProcess:
             self._open_replica,
             self._open_store,
             self._serve,
-            self._url,
+            OwnWords(self._url, zone_rules(), secrets.token_hex(4), self._access.fingerprint),
             self._owner_timeout_s,
-            zone_rules(),
-            secrets.token_hex(4),
             kept,
         )
         timeout_s, silence = (
@@ -322,6 +331,23 @@ class NodeProcess:
                     )
                 elif before and not standing.dangers:
                     _log.info("the topic in Kafka has the right settings again")
+            await trio.sleep(SETTINGS_S)
+
+    async def _watch_number(self, count_twins: Callable[[], Awaitable[int]]) -> None:
+        """A process that follows writes nothing, so its twin does not hear it: the group knows both."""
+        twins = 0
+        while True:
+            with suppress(SharedLogUnavailable):
+                before, twins = twins, await count_twins()
+                if twins and not before:
+                    _log.error(
+                        "another process follows with the number of this node: it ends once one of the two owns the "
+                        "log; give each node of a cluster a number of its own (node)",
+                        node=self._settings.node,
+                        others=twins,
+                    )
+                elif before and not twins:
+                    _log.info("no other process follows with the number of this node any more")
             await trio.sleep(SETTINGS_S)
 
     # -- the replica --

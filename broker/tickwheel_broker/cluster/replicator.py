@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import outcome
 import trio
 
+from tickwheel_broker.cluster.known_owner import NOTHING_SAID, OwnWords
 from tickwheel_broker.cluster.shared_log import (
     AppendFailed,
     OutOfRange,
@@ -73,10 +74,7 @@ class Tail:
         offset: int,
         node: int,
         places: Places,
-        words: bytes = b"",
     ) -> None:
-        """`words`: what this node says in each FENCE and BEAT, see `known_owner`."""
-        self.words = words
         self._shared, self.reader, self.offset, self._node = shared, reader, offset, node
         self._places = places
         self._moved = trio.Condition()
@@ -89,8 +87,8 @@ class Tail:
         """Up to where this node's own log is what counts: it does not move on when another node owns the log."""
         self.on_accepted: Callable[[int, int, int], object] = lambda seq, offset, chain: None
         """Called with (seq, offset, the chain behind it) of each record that counts."""
-        self.awaited_term: int | None = None
-        """The term that this node has fenced for, and has not read of yet."""
+        self._awaited: tuple[int, int | None, bytes] = node, None, b""
+        """The node, the term and the words of the FENCE that this node has written, and has not read yet."""
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -122,8 +120,7 @@ class Tail:
         head, body = found
         said = self.reader.take(head, body).said
         begins_segment = self._places.read(head, said, stored.offset)
-        ours = (self._node, self.awaited_term, self.words)
-        if said is Said.FENCED and (head.node, head.term, bytes(body)) != ours:
+        if said is Said.FENCED and (head.node, head.term, bytes(body)) != self._awaited:
             if head.node == self._node:
                 self.depose_by_twin()
             else:
@@ -138,6 +135,10 @@ class Tail:
             self.fence_offset = stored.offset
         elif said is not Said.PASSED_OVER:
             self.on_accepted(head.seq, stored.offset, self.reader.chain)
+
+    def await_fence(self, term: int, words: bytes) -> None:
+        """Know this node's own FENCE by its term and its words."""
+        self._awaited = self._node, term, words
 
     def depose_by_twin(self) -> None:
         """It is not this process of the node."""
@@ -174,8 +175,12 @@ class Replicator:
         node: int,
         now_ms: Callable[[], int],
         owner_timeout_s: float = OWNER_TIMEOUT_S,
+        own: OwnWords = NOTHING_SAID,
     ) -> None:
-        """`tail` has just accepted the FENCE of this node."""
+        """`tail` has just accepted the FENCE of this node. `own`: what it says in each FENCE and BEAT."""
+        self._own = own
+        self._said = own.now()
+        """What its last BEAT said."""
         self._shared, self._tail, self._node, self._now_ms = shared, tail, node, now_ms
         self._owner_timeout_s = owner_timeout_s
         self.confirmed_s = -math.inf
@@ -270,11 +275,12 @@ class Replicator:
         """Begin another term, in which what counts until now is known. Raises Deposed."""
         self._tail.check()  # the owner must not be disturbed by one that it has replaced
         term, node = self.term + 1, self._node
-        self._tail.awaited_term = term
+        words = self._own.now()
+        self._tail.await_fence(term, words)
         while True:
             began_s = trio.current_time()
             try:
-                record = fence(node, term, self._now_ms(), self._tail.words)
+                record = fence(node, term, self._now_ms(), words)
                 await append_fence(self._shared, record, self._tail.offset)
                 break
             except AppendFailed as error:
@@ -292,11 +298,12 @@ class Replicator:
         every_s = beat_s(self._owner_timeout_s)
         while True:
             await trio.sleep(every_s)
-            if trio.current_time() - self.confirmed_s < every_s:
+            if trio.current_time() - self.confirmed_s < every_s and self._own.now() == self._said:
                 continue
             async with self._turn:
                 if self._is_unsure or not await self._append_beat():
                     await self._fence_again()
 
     async def _append_beat(self) -> bool:
-        return await self._append([self._writer.beat(self._now_ms(), self._tail.words)])
+        self._said = self._own.now()
+        return await self._append([self._writer.beat(self._now_ms(), self._said)])

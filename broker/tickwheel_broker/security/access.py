@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import trio
 
 from tickwheel.protocol.errors import (
@@ -31,6 +33,8 @@ from tickwheel_broker.security.tokens import FILE_NAME, Token
 
 WATCH_S: Final = 0.5
 """A look at the file's state costs a system call."""
+
+_FINGERPRINT_DIGITS: Final = 16
 
 _log = logs.get_logger("access")
 
@@ -72,12 +76,25 @@ class Access:
         self._seen = self._signature()
         self._is_new = False
         self._tokens = {} if path is None else tokens.load(path)
+        self._fingerprint: str | None = None
+        """See `fingerprint`; None: it was not asked for since the file was read."""
         self._identities: dict[tuple[str, str], Identity] = {}
 
     @property
     def is_open(self) -> bool:
         """Whether there are no tokens. One that was revoked is one, so that nothing opens when the last one is."""
         return not self._tokens
+
+    def fingerprint(self) -> str:
+        """Of all tokens as they are now: equal where two brokers let in the same clients; empty: there will never be
+        any. It tells nothing of a token."""
+        if self._path is None:
+            return ""
+        self._look()
+        if self._fingerprint is None:
+            packed = msgspec.json.encode([self._tokens[token_id] for token_id in sorted(self._tokens)])
+            self._fingerprint = hashlib.sha256(packed).hexdigest()[:_FINGERPRINT_DIGITS]
+        return self._fingerprint
 
     async def log_in(self, text: str, peer: Peer) -> Identity:
         """Who a new connection is. Raises ConnectionDenied; both are audited."""
@@ -145,6 +162,7 @@ class Access:
             )
             return False
         before, self._tokens, self._is_new = self._tokens, found, True
+        self._fingerprint = None
         self._identities.clear()
         self._logins.forget_bad()
         self._tell_of_changes(before)

@@ -15,7 +15,7 @@ import trio
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tickwheel_broker.cluster.kafka.client import END_S, Options, settings, text_of
-from tickwheel_broker.cluster.kafka.topic import count_members
+from tickwheel_broker.cluster.kafka.topic import find_members
 from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
 from tickwheel_broker.logs import get_logger
 
@@ -35,12 +35,17 @@ class KafkaGroup:
         group: str,
         session_timeout_s: float,
         partition: int = 0,
+        *,
+        node: int = 0,
         is_healthy: Callable[[], bool] = lambda: True,
         options: Options | None = None,
     ) -> None:
         """`session_timeout_s`: so long after its last sign a member is replaced; at least what the brokers allow
         (`group.min.session.timeout.ms`). `is_healthy` is called in another thread: a node that is not healthy for as
-        long is replaced as well."""
+        long is replaced as well. `node`: its number, by which the group's members are told apart."""
+        self._name = f"{(options or {}).get('client.id', 'tickwheel')}-node-{node}"
+        self._namesakes: set[str] = set()
+        """The group's members with the number of this node, when they were looked at last."""
         self._topic, self._partition, self._is_healthy = topic, partition, is_healthy
         self._servers, self._group, self._options = servers, group, options
         self._session_timeout_s = session_timeout_s
@@ -48,6 +53,7 @@ class KafkaGroup:
         self._settings = settings(
             servers,
             options,
+            client_id=self._name,
             group_id=group,
             partition_assignment_strategy="cooperative-sticky",
             session_timeout_ms=milliseconds,
@@ -113,8 +119,16 @@ class KafkaGroup:
     async def has_others(self) -> bool:
         """See `Membership`."""
         with trio.move_on_after(self._session_timeout_s), suppress(SharedLogUnavailable):
-            return await count_members(self._servers, self._group, self._options) > 1
+            return len(await find_members(self._servers, self._group, self._options)) > 1
         return False
+
+    async def count_twins(self) -> int:
+        """How many members with the number of this node were there at the last look and are there now, beside this
+        process: a process that was killed is a member until its session has ended. Raises SharedLogUnavailable."""
+        members = await find_members(self._servers, self._group, self._options)
+        before = self._namesakes
+        self._namesakes = {one for one, name in members.items() if name == self._name}
+        return max(0, len(before & self._namesakes) - 1)
 
     @property
     def is_chosen(self) -> bool:

@@ -114,14 +114,15 @@ async def delete_records(
     await _with_admin(servers, options, delete)
 
 
-async def count_members(servers: str, group: str, options: Options | None = None) -> int:
-    """How many a consumer group has. Raises SharedLogUnavailable."""
+async def find_members(servers: str, group: str, options: Options | None = None) -> dict[str, str]:
+    """The members of a consumer group: what the group calls each, and its client's name. Raises
+    SharedLogUnavailable."""
 
-    def count(admin: AdminClient) -> int:
+    def find(admin: AdminClient) -> dict[str, str]:
         described = _result(admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group])
-        return len(described.members)
+        return {one.member_id: one.client_id for one in described.members}
 
-    return await _with_admin(servers, options, count)
+    return await _with_admin(servers, options, find)
 
 
 async def _with_admin(servers: str, options: Options | None, work: Callable[[AdminClient], T]) -> T:

@@ -14,8 +14,8 @@ from tests.support.clients.waiting import until
 from tests.support.cluster.replicas import GENESIS, SETTINGS
 from tests.support.native.driver import NOW_MS
 from tickwheel_broker.clock import TrioClock
-from tickwheel_broker.cluster.known_owner import KnownOwner, words_of
-from tickwheel_broker.cluster.node import Node, replica_opener
+from tickwheel_broker.cluster.known_owner import Comparison, KnownOwner, OwnWords
+from tickwheel_broker.cluster.node import HOUSEKEEPING_S, Node, replica_opener
 from tickwheel_broker.cluster.replicator import BEAT_S, Replicator
 from tickwheel_simulation.cluster.assigner import Assigner
 from tickwheel_simulation.cluster.partition import Line, Partition
@@ -58,14 +58,39 @@ def test_fences_and_beats_tell_and_those_of_former_owners_do_not() -> None:
 
 def test_words_of_a_later_version_are_passed_over() -> None:
     one = Hearing()
-    assert one.take(fence(1, 1, NOW_MS, words_of("tickwheel://one", "2025b").encode())) == "tickwheel://one"
+    assert one.take(fence(1, 1, NOW_MS, OwnWords("tickwheel://one", "2025b").now())) == "tickwheel://one"
     assert one.known.zones == "2025b"
     assert one.take(fence(2, 2, NOW_MS, b"tickwheel://two\nmood=good\nzones=2026a\n")) == "tickwheel://two"
     assert one.known.zones == "2026a"
-    assert one.take(fence(3, 3, NOW_MS, words_of("", "2025b").encode())) == ""
+    assert one.take(fence(3, 3, NOW_MS, OwnWords("", "2025b").now())) == ""
     assert one.known.zones == "2025b"
-    assert one.take(fence(4, 4, NOW_MS, words_of("tickwheel://two", "").encode())) == "tickwheel://two"
+    assert one.take(fence(4, 4, NOW_MS, OwnWords("tickwheel://two").now())) == "tickwheel://two"
     assert one.known.zones == ""
+
+
+def test_other_tokens_of_the_owner_are_told_once_and_when_they_are_equal_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "tickwheel.broker.cluster")
+    here, owner = ["a"], KnownOwner()
+    comparison = Comparison(OwnWords("tickwheel://one", "2025b", tokens=lambda: here[0]))
+    told: list[tuple[str, str]] = []
+    for ours, theirs in (
+        ("a", ""),
+        ("a", "a"),
+        ("a", "b"),
+        ("a", "b"),
+        ("b", "b"),
+        ("b", "c"),
+        ("b", ""),
+        ("", "c"),
+    ):
+        here[0], owner.tokens = ours, theirs
+        caplog.clear()
+        comparison.look(owner)
+        told += [(one.levelname, one.getMessage().split(":")[0]) for one in caplog.records]
+    other = ("WARNING", "the owner has other tokens")
+    assert told == [other, ("INFO", "the owner has the same tokens again"), other]
 
 
 async def test_all_nodes_know_the_owner_through_every_change(
@@ -76,6 +101,7 @@ async def test_all_nodes_know_the_owner_through_every_change(
         log.put(genesis_record(GENESIS, 0))
         clock = TrioClock(NOW_MS)
         assigners = [Assigner() for _ in range(2)]
+        tokens = ["same", "same"]
 
         def node(number: int) -> Node:
             directory = tmp_path / f"node-{number}"
@@ -92,8 +118,8 @@ async def test_all_nodes_know_the_owner_through_every_change(
 
             line, url = Line(log, nursery), f"tickwheel://node-{number}:7411"
             opener = replica_opener(directory, disk, SETTINGS, clock)
-            zones = ("2025b", "2026a")[number]
-            return Node(number, line, assigners[number], clock, opener, open_store, serve, url, zones=zones)
+            own = OwnWords(url, ("2025b", "2026a")[number], tokens=lambda: tokens[number])
+            return Node(number, line, assigners[number], clock, opener, open_store, serve, own)
 
         nodes = [node(0), node(1)]
         for one in nodes:
@@ -102,12 +128,16 @@ async def test_all_nodes_know_the_owner_through_every_change(
             for number, assigner in enumerate(assigners):
                 assigner.choose(number == owner)
             await until(partial(_all_know, nodes, f"tickwheel://node-{owner}:7411"))
+            await trio.sleep(2 * HOUSEKEEPING_S)
+        tokens[0] = "other"
+        await until(lambda: nodes[1].known_owner.tokens == "other")
         await trio.sleep(2 * BEAT_S)
         nursery.cancel_scope.cancel()
     beats = [found for record in log.records if (found := unpack(record)) and found[0].kind is Kind.BEAT]
-    assert bytes(beats[-1][1]) == b"tickwheel://node-0:7411\nzones=2025b"
+    assert bytes(beats[-1][1]) == b"tickwheel://node-0:7411\nzones=2025b\ntokens=other"
     warned = [one for one in caplog.records if "rules of the time zones" in one.getMessage()]
-    assert len(warned) == 3, "each node when it first hears of another version, and again after its own"
+    assert len(warned) == 2, "each node when it first hears of another version"
+    assert len([one for one in caplog.records if "other tokens" in one.getMessage()]) == 1
 
 
 def _all_know(nodes: list[Node], url: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import tickwheel
+from tests.support.clients.waiting import until
 from tests.unit.broker.cluster.test_node_process import OneNode, run
 from tickwheel.errors import TickwheelError
 from tickwheel_broker.cluster import log_loss, node_process
@@ -124,3 +125,21 @@ def test_settings_of_the_topic_that_endanger_the_log_are_told(
 
     caplog.set_level("INFO", "tickwheel.broker.cluster")
     run(tmp_path, scenario, nodes=1)
+
+
+def test_a_twin_that_follows_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It writes nothing that this node could hear."""
+    monkeypatch.setattr(node_process, "SETTINGS_S", 0.05)
+
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        (one,) = nodes
+        await one.wait_role("follower")
+        for one.twins, words in ((1, "another process follows"), (0, "no other process follows")):
+            await until(lambda words=words: any(words in record.message for record in caplog.records))  # type: ignore[misc]
+
+    caplog.set_level("INFO", "tickwheel.broker.cluster")
+    run(tmp_path, scenario, nodes=1)
+    told = [record for record in caplog.records if "number of this node" in record.message]
+    assert [record.levelname for record in told] == ["ERROR", "INFO"], "once each"

@@ -65,6 +65,7 @@ class OneNode:
         self.settings, self.clock = settings(directory, number), WrongClock()
         self.others: list[OneNode] = []
         self.dangers: list[str] = []
+        self.twins = 0
         self.running: Running | None = None
         self.ended = trio.Event()
         self.error: TickwheelError | None = None
@@ -73,7 +74,7 @@ class OneNode:
         @asynccontextmanager
         async def connected() -> AsyncIterator[Connected]:
             assert is_healthy()
-            yield Connected(self.line, self.assigner, self._find_dangers)
+            yield Connected(self.line, self.assigner, self._find_dangers, self._count_twins)
 
         return connected()
 
@@ -83,6 +84,9 @@ class OneNode:
 
     async def _find_dangers(self) -> list[str]:
         return self.dangers
+
+    async def _count_twins(self) -> int:
+        return self.twins
 
     def _has_others(self) -> bool:
         return any(one.assigner.has_joined for one in self.others)

@@ -13,6 +13,7 @@ from tests.support.clients.waiting import until
 from tests.support.cluster.replicas import GENESIS, SETTINGS
 from tests.support.native.driver import NOW_MS
 from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.cluster.known_owner import OwnWords
 from tickwheel_broker.cluster.node import Node, Role, replica_opener
 from tickwheel_broker.cluster.own_number import NodeNumberTaken
 from tickwheel_broker.cluster.replicator import BEAT_S, Replicator
@@ -47,7 +48,14 @@ class Process:
         opener = replica_opener(directory, disk, SETTINGS, clock)
         url = f"tickwheel://{name}:7411"
         self.node = Node(
-            number, line, self.assigner, clock, opener, open_store, serve, url, process=f"{name}-{id(self)}"
+            number,
+            line,
+            self.assigner,
+            clock,
+            opener,
+            open_store,
+            serve,
+            OwnWords(url, process=f"{name}-{id(self)}"),
         )
 
     async def run(self) -> None:

@@ -85,7 +85,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]], *, alone: bool = False) ->
             log.put(fence(NODE, 1, 0))
             places = Places(FileDisk(directory), SETTINGS.segment_bytes)
             tail = Tail(line, Reader(SETTINGS.segment_bytes), -1, NODE, places)
-            tail.awaited_term = 1
+            tail.await_fence(1, b"")
             async with trio.open_nursery() as reading:
                 reading.start_soon(tail.run)
                 await tail.wait(lambda: tail.reader.state.term == 1)
@@ -274,7 +274,7 @@ def test_another_process_with_the_same_number_confirms_nothing(fences: bool) -> 
 
 def test_the_same_term_of_another_process_with_the_same_number_is_not_its_own() -> None:
     async def scenario(one: Scene) -> None:
-        one.tail.awaited_term = 2
+        one.tail.await_fence(2, b"")
         one.log.put(fence(NODE, 2, 0, b"process=another"))
         with pytest.raises(Deposed, match="this node's number"):
             await one.tail.wait(lambda: False)

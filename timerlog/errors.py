@@ -92,6 +92,12 @@ class NoDataDirectory(BadDirectory):
     advice = "Name the data directory of a broker."
 
 
+class OtherCluster(BadDirectory):
+    """The directory of a node holds another log than its cluster."""
+
+    advice = "Check the cluster's URL. Give the node an empty directory, or the directory that it had in this cluster."
+
+
 class ReplicaDirectory(BadDirectory):
     """The data directory is that of a node of a cluster: what is written beside the cluster's log would not count."""
 
@@ -135,6 +141,21 @@ class LogCut(DamagedLog):
     advice = (
         "Set the topic's settings in Kafka right: tickwheel cluster status says which differ. A node that has followed "
         "to the end still starts, and serves; stop it in order, and copy its directory to the other nodes."
+    )
+
+
+class DamagedMark(DamagedLog):
+    """The file that says to which cluster a directory belongs is damaged."""
+
+    advice = "Move the directory away, but for tokens.json, and start the node again: it reads the log from Kafka anew."
+
+
+class DamagedSharedLog(DamagedLog):
+    """What several machines share as their log is damaged there."""
+
+    advice = (
+        "No directory of a node mends that. Stop the nodes, and begin a new cluster from the directory of the node "
+        "that has followed furthest: `tickwheel cluster status --data DIRECTORY` says how far."
     )
 
 

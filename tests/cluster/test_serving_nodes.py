@@ -153,6 +153,25 @@ def test_drained_and_restarted_one_after_the_other(nodes: Nodes) -> None:
     nodes.check(nodes.owner())
 
 
+def test_small_segments_say_with_which_limits_nodes_start(topic: Topic, tmp_path: Path) -> None:
+    url = f"kafka://{topic.servers}/{topic.name}"
+    made = tickwheel("cluster", "init", url, "--replication-factor", "1", "--segment-bytes", "12MiB")
+    assert made.returncode == 0, made.stderr
+    options = made.stderr.partition("with: ")[2].split()
+    assert options[::2] == ["--max-frame-bytes", "--max-body-bytes"]
+    frame, body = options[1::2]
+    refused = tickwheel("serve", "--data", str(tmp_path / "x"), "--cluster", url, "--node", "2")
+    assert (refused.returncode, "max_frame_bytes" in refused.stderr) == (78, True), refused.stderr
+    node = NodeDaemon(1, url, tmp_path / "node", max_frame_bytes=frame, max_body_bytes=body)
+    try:
+        wait(node.is_ready, "an owner", node)
+        with sync.Client(node.url, timeout=10) as client:
+            client.send("t", b"kept")
+            assert [row[0] for row in client.query("select body from messages").rows] == [b"kept"]
+    finally:
+        node.end()
+
+
 def test_what_is_refused(nodes: Nodes, tmp_path: Path) -> None:
     owner = nodes.owner()
     again = tickwheel("cluster", "init", nodes.url, "--replication-factor", "1")

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from timerlog.errors import DECODE_ERRORS, DamagedLog, ReplicaDirectory
+from timerlog.errors import DECODE_ERRORS, DamagedMark, ReplicaDirectory
 from timerlog.files.disk import Disk
 from timerlog.files.small_files import seal, unseal
 
@@ -36,7 +36,7 @@ def mark_replica(disk: Disk, mark: ReplicaMark) -> None:
 
 
 def read_mark(directory: Path) -> ReplicaMark | None:
-    """None: the directory is not a node's. Raises ``DamagedLog``, ``UnsupportedFormat``."""
+    """None: the directory is not a node's. Raises ``DamagedMark``, ``UnsupportedFormat``."""
     try:
         data = (directory / NAME).read_bytes()
     except FileNotFoundError:
@@ -45,11 +45,11 @@ def read_mark(directory: Path) -> ReplicaMark | None:
     if body is not None:
         with suppress(*DECODE_ERRORS):
             return msgspec.json.decode(body, type=ReplicaMark)
-    raise DamagedLog(f"{directory / NAME}, which says to which cluster this directory belongs, is damaged")
+    raise DamagedMark(f"{directory / NAME}, which says to which cluster this directory belongs, is damaged")
 
 
 def refuse_replica(directory: Path) -> None:
-    """Raises ``ReplicaDirectory``, ``DamagedLog``, ``UnsupportedFormat``."""
+    """Raises ``ReplicaDirectory``, ``DamagedMark``, ``UnsupportedFormat``."""
     mark = read_mark(directory)
     if mark is not None:
         raise ReplicaDirectory(f"{directory} belongs to a node of cluster {mark.cluster}")

@@ -23,7 +23,7 @@ from timerlog.commitlog.healing import Healing, Scrub
 from timerlog.commitlog.reader import whole_bytes
 from timerlog.commitlog.records import Purged
 from timerlog.commitlog.segments import read_segment_header
-from timerlog.errors import BadDirectory, BeingHealed, DamagedLog, DiskFull, LogCut
+from timerlog.errors import BeingHealed, DamagedLog, DamagedSharedLog, DiskFull, LogCut, OtherCluster
 from timerlog.files.disk import Disk
 from timerlog.files.held_space import Spare
 from timerlog.layout import RECORD_HEAD_BYTES, RecordType
@@ -136,7 +136,9 @@ class Follower:
     def _write(self, position: int, data: bytes) -> None:
         size_bytes = whole_bytes(data)
         if size_bytes < 0:
-            raise DamagedLog(f"what the owner of the log wrote at position {position} is no whole record")
+            raise DamagedSharedLog(
+                f"what the owner of the log wrote at position {position} is no whole record"
+            )
         self._log.receive(position, data)
         self._replayer.apply(position, position + size_bytes)
 
@@ -242,7 +244,7 @@ def open_follower(
     now_ms: int,
 ) -> Follower:
     """Opens what a replica has, or makes a new one that begins where the replicated log can still be read. Raises
-    ``BadDirectory``, ``BadSettings``, ``DiskFull``, ``UnsupportedFormat``, ``LogCut``."""
+    ``OtherCluster``, ``BadSettings``, ``DiskFull``, ``UnsupportedFormat``, ``LogCut``."""
     genesis, start = origin.genesis, origin.start
     settings = genesis.settings_for(node)
     _refuse_other_logs(disk, genesis)
@@ -272,9 +274,8 @@ def open_follower(
 def _refuse_other_logs(disk: Disk, genesis: Genesis) -> None:
     headers = [read_segment_header(disk, segment) for segment in disk.segments()]
     if {header.log_id for header in headers if header is not None} - {genesis.log_number}:
-        raise BadDirectory(
-            f"the directory holds another log than shard {genesis.shard} of cluster {genesis.cluster}: give the node "
-            "an empty directory, or the one that it had"
+        raise OtherCluster(
+            f"the directory holds another log than shard {genesis.shard} of cluster {genesis.cluster}"
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from timerlog.errors import DECODE_ERRORS, BadSettings, DamagedLog, UnsupportedFormat
+from timerlog.errors import DECODE_ERRORS, BadSettings, DamagedSharedLog, UnsupportedFormat
 from timerlog.layout import FORMAT_VERSION
 from timerlog.replication.record import Head, Kind, pack
 from timerlog.settings import StoreSettings
@@ -79,12 +79,12 @@ def genesis_record(genesis: Genesis, clock_ms: int) -> bytes:
 
 
 def unpack_genesis(body: bytes | memoryview) -> Genesis:
-    """Raises ``DamagedLog``, ``UnsupportedFormat``."""
+    """Raises ``DamagedSharedLog``, ``UnsupportedFormat``."""
     try:
         genesis = msgspec.json.decode(bytes(body), type=Genesis)
         genesis.log_number  # noqa: B018 - it must be a number
     except (*DECODE_ERRORS, ValueError) as error:
-        raise DamagedLog(f"the replicated log does not begin with what it is: {error}") from error
+        raise DamagedSharedLog(f"the replicated log does not begin with what it is: {error}") from error
     if genesis.format > FORMAT_VERSION:
         raise UnsupportedFormat(
             f"the replicated log has format {genesis.format}; this version reads up to {FORMAT_VERSION}"

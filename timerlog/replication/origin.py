@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from tickwheel_native import Buffer
-from timerlog.errors import DECODE_ERRORS, DamagedLog, LogCut
+from timerlog.errors import DECODE_ERRORS, DamagedSharedLog, LogCut
 from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery.checkpoint import Place
 from timerlog.replication.genesis import Genesis, unpack_genesis
@@ -36,8 +36,8 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def origin_of(records: Iterable[tuple[int, Buffer]]) -> Origin | None:
-    """From the first records that are there, each with its offset; None: it takes more of them. Raises ``DamagedLog``,
-    ``UnsupportedFormat``."""
+    """From the first records that are there, each with its offset; None: it takes more of them. Raises
+    ``DamagedSharedLog``, ``UnsupportedFormat``."""
     told, expected = bytearray(), None
     start: Place | None = None
     for offset, record in records:
@@ -79,7 +79,9 @@ def _genesis_in(told: bytearray, first: int) -> Genesis | None:
     try:
         base = msgspec.msgpack.decode(memoryview(told)[RECORD_HEAD_BYTES:size_bytes], type=_Told)
     except DECODE_ERRORS as error:
-        raise DamagedLog(f"the BASE record at offset {first} of the replicated log is damaged") from error
+        raise DamagedSharedLog(
+            f"the BASE record at offset {first} of the replicated log is damaged"
+        ) from error
     if base.genesis is msgspec.UNSET:
         raise _nothing_begins(first)
     return unpack_genesis(base.genesis)

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tickwheel_native import crc32c
-from timerlog.errors import DamagedLog
+from timerlog.errors import DamagedSharedLog
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.replication.record import Head, Kind, Range
 
@@ -72,7 +72,7 @@ class Reader:
     _parts: list[Range] = field(default_factory=list)
 
     def take(self, head: Head, body: bytes | memoryview) -> Taken:
-        """The next record. Raises ``DamagedLog`` for one that counts and cannot be."""
+        """The next record. Raises ``DamagedSharedLog`` for one that counts and cannot be."""
         if head.kind is Kind.FENCE:
             return self._fence(head)
         if head.kind is Kind.GENESIS or not self._is_expected(head):
@@ -82,7 +82,7 @@ class Reader:
             self._go_to(replace(expected, seq=expected.seq + 1))
             return Taken(Said.BEAT)
         if head.position not in (expected.end, next_start(expected.end, self.segment_bytes)):
-            raise DamagedLog(
+            raise DamagedSharedLog(
                 f"record {head.seq} of term {head.term} belongs to position {head.position} of the log, which ends at "
                 f"{expected.end}"
             )

@@ -217,6 +217,17 @@ def limits_for(largest_frame_bytes: int) -> dict[str, int]:
     return {"max_frame_bytes": largest, "max_body_bytes": max(0, body_bytes)}
 
 
+def limits_for_segments(segment_bytes: int) -> dict[str, int]:
+    """What must be set beside `segment_bytes` for a new log; nothing where the defaults do. Raises ConfigError."""
+    least_bytes = _LOG_MARGIN_BYTES + (1 << 20)
+    if segment_bytes < least_bytes:
+        raise ConfigError(
+            f"segment_bytes is {segment_bytes}, and must be at least {least_bytes}: frames and the reserve for acks "
+            "need room in a segment"
+        )
+    return limits_for(segment_bytes - _LOG_MARGIN_BYTES)
+
+
 def _web_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     if settings.web and not settings.web_host and not settings.web_unix_socket:
         yield (

@@ -48,6 +48,9 @@ CONNECTION_S: Final = 300.0
 MAX_DRAIN_S: Final = 3_600.0
 """So long, at most, a node stays out that was drained."""
 
+DRAIN_ANSWER_S = 25.0
+"""So long an answer to /drain may take: less than clients wait for it."""
+
 _NOT_SERVING: Final = Reason("not_owner", "another node of the cluster serves, or none does yet")
 _RETRY_S: Final = 0.1
 _JSON: Final = "application/json"
@@ -115,9 +118,20 @@ class Pages:
         if not 0 < seconds <= MAX_DRAIN_S:
             return PlainTextResponse(f"seconds must be above 0 and at most {MAX_DRAIN_S:g}.\n", 400)
         assert self._drain is not None
-        assert self._sight.standing is not None
-        await self._drain(seconds)
-        return Response(msgspec.json.encode(self._sight.standing.as_json()) + b"\n", media_type=_JSON)
+        standing = self._sight.standing
+        assert standing is not None
+        with trio.move_on_after(DRAIN_ANSWER_S):
+            await self._drain(seconds)
+            return Response(msgspec.json.encode(standing.as_json()) + b"\n", media_type=_JSON)
+        if standing.replicator is not None and not standing.replicator.is_current:
+            reason = "Kafka does not confirm its last records: check Kafka"
+        else:
+            reason = "its clients have until drain_timeout to finish"
+        return PlainTextResponse(
+            f"The node has begun to hand over, and has not done so in {DRAIN_ANSWER_S:g} s: {reason}. It goes on "
+            "to hand over; see /readyz.\n",
+            503,
+        )
 
     async def _is_known(self, request: Request, permissions: Sequence[str] = ("query", "admin")) -> bool:
         peer = "unknown" if request.client is None else f"{request.client.host}:{request.client.port}"

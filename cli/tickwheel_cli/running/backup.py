@@ -12,12 +12,11 @@ import click
 import msgspec
 
 from tickwheel.protocol.readable import format_bytes
+from tickwheel_cli.running.settings_options import say_limits
 from tickwheel_cli.shared.options import SIZE
 from tickwheel_cli.shared.output import counted, print_report
 from tickwheel_cli.shared.session import check_directory, json_option
 from tickwheel_cli.shared.times import format_moment
-
-KIB = 1024
 
 if TYPE_CHECKING:
     from timerlog.maintenance.backup import Backup
@@ -89,24 +88,7 @@ def restore(source: Path, directory: Path | None, verify: bool) -> None:
     else:
         made = restore_backup(source, directory, int.from_bytes(os.urandom(8)))
         _print(made, f"Restored: {directory}")
-        _say_limits(made.segment_bytes)
-
-
-def _say_limits(segment_bytes: int) -> None:
-    """On standard error, beside the report: a broker that has the defaults may not start there."""
-    from tickwheel_broker.config.load import limits_for
-    from timerlog.commitlog.log import largest_frame_bytes
-
-    limits = limits_for(largest_frame_bytes(segment_bytes))
-    if limits:
-        options = " ".join(
-            f"--{name.replace('_', '-')} {size_bytes // KIB}KiB" for name, size_bytes in limits.items()
-        )
-        click.echo(
-            f"Its segments have {format_bytes(segment_bytes)}, too little for the default max_frame_bytes. Start the "
-            f"broker with what it had before, or with: {options}",
-            err=True,
-        )
+        say_limits(made.segment_bytes)
 
 
 def _print(made: Backup, verdict: str) -> None:

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from tickwheel.protocol.units import parse_size_bytes
 from tickwheel_broker.exit_codes import ExitCode
-from tickwheel_cli.running.settings_options import some_setting_options
+from tickwheel_cli.running.settings_options import say_limits, some_setting_options
 from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import print_report, print_result
@@ -98,12 +99,24 @@ def init(url: str, replication_factor: int, wait: timedelta, **flags: Any) -> No
     touched.
     """
     place = _url(url)
-    genesis = _run(_init, place, replication_factor, wait.total_seconds(), flags)
+    genesis = _run(_init, place, replication_factor, wait.total_seconds(), _with_limits(flags))
     print_result(
         {"cluster": place.name, "topic": place.topic, "log_id": genesis.log_id},
         f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
         f"Start its nodes: tickwheel serve --cluster {url} --node 1 --data DIRECTORY",
     )
+    say_limits(genesis.segment_bytes)
+
+
+def _with_limits(flags: dict[str, Any]) -> dict[str, Any]:
+    """With frames that fit into the segments: their size is chosen here, and frames are each node's affair."""
+    from tickwheel_broker.config.load import limits_for_segments
+
+    try:
+        size_bytes = parse_size_bytes(flags["segment_bytes"] or "")
+    except ValueError:
+        return flags
+    return limits_for_segments(size_bytes) | flags
 
 
 async def _init(place: ClusterUrl, replication_factor: int, wait_s: float, flags: dict[str, Any]) -> Any:
@@ -317,9 +330,23 @@ def _post(url: str) -> dict[str, Any]:
                 "Name the HTTP listener of a node.",
                 ExitCode.USAGE,
             ) from error
+        if error.code == 503:
+            raise CommandError(
+                "not_drained",
+                said,
+                "`tickwheel cluster status` says which node owns the log.",
+                retryable=True,
+            ) from error
         raise CommandError("not_drained", f"The node answered {error.code}: {said}") from error
     except (OSError, ValueError, msgspec.DecodeError) as error:
         reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            raise CommandError(
+                "not_drained",
+                f"The node at {url} has not answered in {_ANSWER_S:g} s. It may have begun to hand over.",
+                "Look at its /readyz, and at its log.",
+                retryable=True,
+            ) from error
         raise CommandError(
             "not_connected",
             f"No node answers at {url}: {reason}",

@@ -8,8 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel_broker.config.example import format_value
 from tickwheel_broker.config.fields import FIELDS, PUSH_SECTION, SettingField, rocketmq_flags, web_flags
+from tickwheel_broker.config.load import limits_for
+
+KIB = 1024
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -80,3 +84,20 @@ def _metavar(field: SettingField) -> str:
         "|".join(field.choices)
         or {"duration": "DURATION", "size": "SIZE", "count": "N", "plain": "TEXT"}[field.unit]
     )
+
+
+def say_limits(segment_bytes: int) -> None:
+    """Say on standard error, beside a report, with which settings a broker starts on such segments, if the defaults are
+    too large."""
+    from timerlog.commitlog.log import largest_frame_bytes
+
+    limits = limits_for(largest_frame_bytes(segment_bytes))
+    if limits:
+        options = " ".join(
+            f"--{name.replace('_', '-')} {size_bytes // KIB}KiB" for name, size_bytes in limits.items()
+        )
+        click.echo(
+            f"Its segments have {format_bytes(segment_bytes)}, too little for the default max_frame_bytes. Start each "
+            f"broker with what it had before, or with: {options}",
+            err=True,
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from click.testing import CliRunner, Result
 
 from tickwheel_bench.processes import free_port
 from tickwheel_cli.main import root
+from tickwheel_cli.running import cluster
 
 URL = "kafka://127.0.0.1:9092/orders"
+PATIENCE_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +108,43 @@ def test_a_node_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     both = run("status", URL, "--data", str(tmp_path))
     assert (both.exit_code, run("status").exit_code) == (2, 2)
     assert "give the cluster's URL, or a node's directory" in both.stderr
+
+
+class _Slow(BaseHTTPRequestHandler):
+    """A node that has not handed over in time, or does not answer at all."""
+
+    def do_POST(self) -> None:
+        if not self.path.startswith("/silent"):
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b"The node has begun to hand over: check Kafka.\n")
+        elif self.server.patience.wait(PATIENCE_S):  # type: ignore[attr-defined]
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_drain_that_is_not_done_says_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Slow) as server:
+        server.patience = threading.Event()  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        refused = run("drain", url)
+        assert refused.exit_code == 1
+        what, advice = refused.stderr.splitlines()
+        assert what == "error [not_drained]: The node has begun to hand over: check Kafka."
+        assert "cluster status" in advice
+        monkeypatch.setattr(cluster, "_ANSWER_S", 0.2)
+        silent = run("drain", f"{url}/silent")
+        assert (silent.exit_code, silent.stderr.startswith("error [not_drained]: ")) == (1, True), (
+            silent.stderr
+        )
+        assert "It may have begun to hand over" in silent.stderr
+        server.patience.set()  # type: ignore[attr-defined]
+        server.shutdown()
+
+
+def test_segments_that_no_frame_fits_into(tmp_path: Path) -> None:
+    refused = run("init", URL, "--segment-bytes", "8MiB", "--wait", "1ms")
+    assert (refused.exit_code, "must be at least 9437184" in refused.stderr) == (78, True), refused.stderr

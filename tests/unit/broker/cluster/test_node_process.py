@@ -33,10 +33,12 @@ from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve, store_settings
 from tickwheel_broker.exit_codes import exit_code_for
+from tickwheel_broker.monitoring import web
 from tickwheel_broker.monitoring.systemd import _status
 from tickwheel_simulation.cluster.assigner import Assigner
 from tickwheel_simulation.cluster.partition import Line, Partition
 from timerlog.errors import DiskFull, ReplicaDirectory
+from timerlog.files import replica_mark
 from timerlog.files.disk import FileSegment
 from timerlog.files.mapped_file import Region
 from timerlog.maintenance.backup import restore
@@ -304,6 +306,27 @@ def test_drained_by_http(tmp_path: Path) -> None:
     run(tmp_path, scenario, nodes=1)
 
 
+def test_a_drain_that_the_cluster_does_not_confirm_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "DRAIN_ANSWER_S", 0.3)
+
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        (one,) = nodes
+        one.assigner.choose(True)
+        await one.wait_role("owner")
+        one.line.is_cut = True
+        while (await one.get("/readyz")).status != 503:
+            await trio.sleep(0.02)
+        answer = await one.get("/drain?seconds=60", "POST")
+        assert (answer.status, "Kafka does not confirm" in answer.text) == (503, True), answer.text
+        assert json.loads((await one.get("/readyz")).text)["is_drained"], "it goes on to hand over"
+        one.line.is_cut = False
+        await one.wait_role("follower")
+
+    run(tmp_path, scenario, nodes=1)
+
+
 async def connect_until_refused(url: str) -> None:
     while True:
         async with tickwheel.Client(url, connect_timeout=0.5):
@@ -493,6 +516,24 @@ def test_a_node_whose_settings_differ_from_the_clusters_does_not_start(tmp_path:
         ) as raised:
             await one.serve()
         assert raised.value.code == "bad_config"
+
+    run(tmp_path, scenario, nodes=1)
+
+
+def test_a_directory_that_no_node_can_follow_with_says_what_to_do(tmp_path: Path) -> None:
+    async def scenario(nodes: list[OneNode], log: Partition) -> None:
+        (one,) = nodes
+        await one.wait_role("follower")
+        await one.stop()
+        one.line.partition = Partition(random.Random(2))
+        await begin(one.line, "test", store_settings(Settings()), 0)
+        with pytest.raises(TickwheelError, match="holds another log") as raised:
+            await one.serve()
+        assert (raised.value.code, "an empty directory" in raised.value.advice) == ("bad_directory", True)
+        (one.directory / replica_mark.NAME).write_bytes(b"no mark")
+        with pytest.raises(TickwheelError, match="to which cluster") as raised:
+            await one.serve()
+        assert (raised.value.code, "tokens.json" in raised.value.advice) == ("damaged", True)
 
     run(tmp_path, scenario, nodes=1)
 

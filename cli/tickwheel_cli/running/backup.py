@@ -78,6 +78,7 @@ def restore(source: Path, directory: Path | None, verify: bool) -> None:
     Everything is as it was when the backup was made: what was acked later is delivered again, what became due since
     is delivered at once, and what was sent later is not there. DIRECTORY must be empty, or not there yet.
     """
+    from timerlog.commitlog.log import largest_frame_bytes
     from timerlog.maintenance.backup import check_backup
     from timerlog.maintenance.backup import restore as restore_backup
 
@@ -88,7 +89,7 @@ def restore(source: Path, directory: Path | None, verify: bool) -> None:
     else:
         made = restore_backup(source, directory, int.from_bytes(os.urandom(8)))
         _print(made, f"Restored: {directory}")
-        say_limits(made.segment_bytes)
+        say_limits(made.segment_bytes, largest_frame_bytes(made.segment_bytes))
 
 
 def _print(made: Backup, verdict: str) -> None:

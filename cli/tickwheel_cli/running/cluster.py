@@ -98,6 +98,8 @@ def init(url: str, replication_factor: int, wait: timedelta, **flags: Any) -> No
     The settings given here cannot be changed later, and nodes must not say otherwise. A cluster that exists is not
     touched.
     """
+    from timerlog.commitlog.log import largest_frame_bytes
+
     place = _url(url)
     genesis = _run(_init, place, replication_factor, wait.total_seconds(), _with_limits(flags))
     print_result(
@@ -105,7 +107,7 @@ def init(url: str, replication_factor: int, wait: timedelta, **flags: Any) -> No
         f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
         f"Start its nodes: tickwheel serve --cluster {url} --node 1 --data DIRECTORY",
     )
-    say_limits(genesis.segment_bytes)
+    say_limits(genesis.segment_bytes, largest_frame_bytes(genesis.segment_bytes))
 
 
 def _with_limits(flags: dict[str, Any]) -> dict[str, Any]:

@@ -86,12 +86,10 @@ def _metavar(field: SettingField) -> str:
     )
 
 
-def say_limits(segment_bytes: int) -> None:
-    """Say on standard error, beside a report, with which settings a broker starts on such segments, if the defaults are
-    too large."""
-    from timerlog.commitlog.log import largest_frame_bytes
-
-    limits = limits_for(largest_frame_bytes(segment_bytes))
+def say_limits(segment_bytes: int, largest_frame_bytes: int) -> None:
+    """Say on standard error, beside a report, with which settings a broker starts on such segments, into which the
+    largest frame fits, if the defaults are too large."""
+    limits = limits_for(largest_frame_bytes)
     if limits:
         options = " ".join(
             f"--{name.replace('_', '-')} {size_bytes // KIB}KiB" for name, size_bytes in limits.items()

@@ -58,7 +58,7 @@ LOST += (
     "is stored as",
 )
 LOST += ("was delivered before", "another state", "refused as", "was stored although", "already")
-BROKEN = ("DamagedLog", "has another state", "has other bytes", "gives another state")
+BROKEN = ("DamagedLog", "DamagedSharedLog", "has another state", "has other bytes", "gives another state")
 
 
 def test_an_answer_across_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:

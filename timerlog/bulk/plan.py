@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from timerlog.bulk.write import Plan, TopicPlan
 from timerlog.engine.state import Engine, LogWriter
-from timerlog.engine.topics import Topics
+from timerlog.engine.topics import Maker, Topics
 from timerlog.layout import RecordType
 
 
@@ -30,10 +30,10 @@ class Plans:
         self._applier.reserved(next_id)
         return first_id
 
-    def plan(self, job: str, topics: Sequence[str], now_ms: int) -> Plan:
-        """What a job for these topics, which are made where they are missing, has to know. Raises ``BadName``,
+    def plan(self, job: str, topics: Sequence[str], now_ms: int, maker: Maker | None = None) -> Plan:
+        """What a job for these topics, which ``maker`` makes where they are missing, has to know. Raises ``BadName``,
         ``TooManyTopics``, ``DiskFull``."""
-        planned = {name: self._plan_topic(self._topics.open(name, now_ms)) for name in topics}
+        planned = {name: self._plan_topic(self._topics.open(name, now_ms, maker=maker)) for name in topics}
         log = self._log
         return Plan(
             job=job,

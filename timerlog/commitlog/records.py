@@ -50,6 +50,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     shards: int = 0  #: this topic's messages lie in so many others
     parent: int = 0  #: of a shard: the topic that it is a part of
     shard: int = 0  #: of a shard: which one
+    maker: str = ""  #: the token that made it, if its topics are counted
 
 
 class AdoptedRecord(msgspec.Struct, frozen=True, array_like=True):

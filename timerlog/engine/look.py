@@ -201,6 +201,7 @@ class Look:
             self._hash_group(digest, group_id)
         digest.update(repr(list(self._tables.free_groups.items())).encode())
         digest.update(repr(self._tables.name_fences.dump()).encode())
+        digest.update(repr(sorted(self._tables.topics_made.items())).encode())
         if self._tables.timeline:
             digest.update(repr((self._tables.timeline, self._tables.epoch_floor)).encode())
         return digest.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +22,14 @@ MAX_SHARDS: Final = 256
 _CHUNK: Final = 65_536
 
 
+class Maker(NamedTuple):
+    """A token whose topics are counted."""
+
+    token: str
+    most: int
+    """So many topics it may make in its life."""
+
+
 class Topics:
     """All topics of the store, by their names."""
 
@@ -31,9 +39,16 @@ class Topics:
         self._settings = engine.settings
 
     def open(
-        self, name: str, now_ms: int, *, create: bool = True, values: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        now_ms: int,
+        *,
+        create: bool = True,
+        values: Mapping[str, Any] | None = None,
+        maker: Maker | None = None,
     ) -> int:
-        """The topic's permanent number. ``values``: settings of its own, if it is new. Raises ``UnknownTopic``,
+        """The topic's permanent number. ``values``: settings of its own, if it is new; ``maker``: who makes it, if
+        topics are counted for that. Raises ``UnknownTopic``,
         ``BadName``, ``TooManyTopics``, ``DiskFull``."""
         known = self._tables.topic_ids.get(name)
         if known is not None:
@@ -46,7 +61,7 @@ class Topics:
             )
             raise error
         settings = TopicSettings() if values is None else check_topic_settings(dict(values))
-        return self._create(name, settings, 0, now_ms).topic_id
+        return self._create(name, settings, 0, now_ms, maker=maker).topic_id
 
     def record(self, name: str) -> TopicRecord:
         """What holds for a topic now. Raises ``UnknownTopic``."""
@@ -55,7 +70,15 @@ class Topics:
             raise UnknownTopic(f"there is no topic {name!r}")
         return self._tables.topics[topic_id].record
 
-    def create(self, name: str, values: Mapping[str, Any], shards: int, now_ms: int) -> TopicRecord:
+    def create(
+        self,
+        name: str,
+        values: Mapping[str, Any],
+        shards: int,
+        now_ms: int,
+        *,
+        maker: Maker | None = None,
+    ) -> TopicRecord:
         """Creating what is there with exactly these settings changes nothing: it is how a repeated request ends. Raises
         ``TopicExists``, ``BadName``, ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
         check_name(name)
@@ -63,7 +86,7 @@ class Topics:
             raise BadTopicSettings(f"{shards} shards are not possible: 2 to {MAX_SHARDS}, or none")
         settings = check_topic_settings(dict(values))
         if name not in self._tables.topic_ids:
-            return self._create(name, settings, shards, now_ms, is_answer=True)
+            return self._create(name, settings, shards, now_ms, is_answer=True, maker=maker)
         known = self.record(name)
         if (known.settings, known.shards, known.paused) != (settings, shards, False):
             raise TopicExists(f"there is a topic {name!r} already, and it has other settings")
@@ -130,7 +153,14 @@ class Topics:
         ]
 
     def _create(
-        self, name: str, settings: TopicSettings, shards: int, now_ms: int, *, is_answer: bool = False
+        self,
+        name: str,
+        settings: TopicSettings,
+        shards: int,
+        now_ms: int,
+        *,
+        is_answer: bool = False,
+        maker: Maker | None = None,
     ) -> TopicRecord:
         if len(name) > MAX_NAME_CHARS_WITH_LETTERS and not name.endswith(DEAD_SUFFIX):
             raise BadName(
@@ -143,8 +173,11 @@ class Topics:
                 f"there are {self._tables.last_topic_id} topics of {self._settings.max_topics} already; those "
                 "that were deleted count, for their numbers are not used again"
             )
+        if maker is not None:
+            self._judge_maker(maker, 1 + shards)
         MAPS.need_room(1 + shards, TooManyTopics)
-        record = TopicRecord(topic_id, name, now_ms, settings, shards=shards)
+        token = "" if maker is None else maker.token
+        record = TopicRecord(topic_id, name, now_ms, settings, shards=shards, maker=token)
         parts = [
             TopicRecord(
                 topic_id + 1 + i,
@@ -153,6 +186,7 @@ class Topics:
                 settings,
                 parent=topic_id,
                 shard=i,
+                maker=token,
             )
             for i in range(shards)
         ]
@@ -161,6 +195,19 @@ class Topics:
             self._writer.decided(record)
         self._write([record, *parts])
         return record
+
+    def _judge_maker(self, maker: Maker, topics: int) -> None:
+        made = self._tables.topics_made.get(maker.token, 0)
+        if made + topics > maker.most:
+            error = TooManyTopics(
+                f"this token has made {made} topics of {maker.most}; those that were deleted count, for their numbers "
+                "are not used again"
+            )
+            error.advice = (
+                "Raise max_topics_per_token, have topics made with a token that has the grant admin:*, or use fewer "
+                "topics and more keys."
+            )
+            raise error
 
     def _change_topics(self, records: list[TopicRecord], now_ms: int) -> None:
         """A message's timer stands where its spread put it, so another spread needs other timers first. The old ones

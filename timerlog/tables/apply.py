@@ -256,6 +256,7 @@ class Applier:
         tables.last_topic_id = max(tables.last_topic_id, base.last_topic_id)
         tables.last_group_id = max(tables.last_group_id, base.last_group_id)
         tables.load_free_groups(base.free_groups)
+        tables.topics_made = dict(base.topics_made)
         tables.name_fences.load(base.name_fences)
         self.tick_ms = max(self.tick_ms, base.tick_ms)
 

@@ -50,6 +50,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     #: (number, fence) of groups that are gone; None: it is from before their numbers were used again.
     free_groups: list[tuple[int, int]] | None = None
     name_fences: tuple[list[tuple[int, str, int]], list[tuple[int, int]]] = ([], [])
+    topics_made: dict[str, int] = {}  #: by each token, also those that are deleted
     timeline: int = 0  #: another one after a part of the log was lost
     timeline_position: int = 0
     epoch_floor: int = 0  #: up to this epoch receipts may have been given out in another timeline
@@ -89,6 +90,7 @@ def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = m
         answers=tables.answers.dump(),
         free_groups=list(tables.free_groups.items()),
         name_fences=tables.name_fences.dump(),
+        topics_made=dict(tables.topics_made),
         timeline=tables.timeline,
         timeline_position=tables.timeline_position,
         epoch_floor=tables.epoch_floor,

@@ -112,6 +112,8 @@ class Tables:
         self.epoch_floor = 0  #: epochs up to it may have been given out in other timelines
         #: Numbers of groups that are gone, in the order in which they went, and their fences.
         self.free_groups: dict[int, int] = {}
+        self.topics_made: dict[str, int] = {}
+        """How many topics each token has made, also those that are deleted."""
         self.name_fences = NameFences()
         self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
         # Address space is shared out: 47 bits of it have to do for all tables and the log.
@@ -236,6 +238,8 @@ class Tables:
             known.record = record
             self._configure(known)
             return
+        if record.maker and record.topic_id > self.last_topic_id:
+            self.topics_made[record.maker] = self.topics_made.get(record.maker, 0) + 1
         self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
         table = Table(path, ARRIVALS_MAGIC, ARRIVAL, self.log_id, self._arrivals_reserve, self._lender)

@@ -159,6 +159,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 1_000
     max_topics: Annotated[int, _count("Topics in the data directory.", 1, 30_000)] = 10_000
+
+    max_topics_per_token: Annotated[
+        int,
+        _count(
+            "Topics that one token may make in its life, also those that were deleted since, unless it has the grant "
+            "admin:*; 0: half of max_topics.",
+            0,
+            30_000,
+        ),
+    ] = 0
     max_groups: Annotated[int, _count("Consumer groups of all topics together.", 1, 30_000)] = 10_000
     max_subscriptions: Annotated[
         int, _count("Subscriptions of all connections together, and fetches that wait.", 1, 65_000)

@@ -16,6 +16,7 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
+from tickwheel_broker.requests.topics import maker_of
 from timerlog.bulk.plan import Plans
 from timerlog.engine.commit import Commit
 from timerlog.tables.tables import Tables
@@ -44,7 +45,8 @@ class BulkRequests:
         self._refuse_in_a_cluster()
         for name in request.topics:
             check_name(name, "topic")
-        plan = self._plans.plan(request.job, request.topics, self._clock.now_ms())
+        maker = maker_of(asked.caller.identity, self._settings)
+        plan = self._plans.plan(request.job, request.topics, self._clock.now_ms(), maker)
         directory = self._jobs.directory(request.job)
         known = self._commit.committed(bytes.fromhex(request.job))
         if known is None:

@@ -20,7 +20,7 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.remembered import Steps
-from tickwheel_broker.requests.topics import checks_of
+from tickwheel_broker.requests.topics import checks_of, open_topic
 from timerlog.engine.commit import Commit
 from timerlog.engine.prepared import Prepared
 from timerlog.engine.produce import Produce
@@ -51,8 +51,7 @@ class PreparedRequests:
     def prepare(self, request: Prepare, asked: Asked) -> PrepareOk:
         """PREPARE: the messages are sent to the topic of prepared ones, with their time in a header."""
         settings, now_ms = self._settings, self._clock.now_ms()
-        check_name(request.topic, "topic")
-        self._topics.open(request.topic, now_ms, create=settings.auto_create_topics)
+        open_topic(self._topics, settings, asked.caller.identity, request.topic, now_ms)
         topic_id = self._prepared.open(request.topic, checks_of(settings), now_ms)
         _, columns = decode_send(request.payload)
         after_ms = settings.check_after_ms if request.check_after_ms is None else request.check_after_ms

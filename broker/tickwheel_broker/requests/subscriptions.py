@@ -67,7 +67,8 @@ class SubscriptionRequests:
         if self._subscriptions.held >= self._settings.max_subscriptions:
             raise TooManySubscriptions
         is_new_topic = request.topic not in tables.topic_ids
-        whole_id = open_topic(self._topics, self._settings, request.topic, self._clock.now_ms(), create=True)
+        now_ms = self._clock.now_ms()
+        whole_id = open_topic(self._topics, self._settings, caller.identity, request.topic, now_ms)
         is_new_group = request.group not in tables.topics[whole_id].groups
         topic_id = self._shard(request, whole_id)
         group_id = self._open_group(topic_id, request)
@@ -181,7 +182,7 @@ class FetchRequests:
             raise BadRequest(f"Another FETCH waits under the correlation {asked.correlation}.")
         if self._lifetime.is_draining:
             raise ShuttingDown
-        topic_id = open_topic(self._topics, self._settings, request.topic, now_ms, create=True)
+        topic_id = open_topic(self._topics, self._settings, caller.identity, request.topic, now_ms)
         group_id = open_group(self._groups, self._settings, topic_id, request.group, now_ms, request.start)
         if not request.count:
             return encode_no_messages(group_id)

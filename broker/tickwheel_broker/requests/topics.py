@@ -17,11 +17,12 @@ from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Delivery
 from tickwheel_broker.documents.endpoints import Endpoints
 from tickwheel_broker.requests.answers import Asked, check_name
+from tickwheel_broker.security.grants import Identity
 from tickwheel_broker.subscriptions import Subscriptions
 from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.groups import Groups, Holders, Start
 from timerlog.engine.look import Look
-from timerlog.engine.topics import Topics
+from timerlog.engine.topics import Maker, Topics
 from timerlog.errors import UnknownGroup
 from timerlog.tables.tables import Tables
 
@@ -47,7 +48,10 @@ class TopicRequests:
         """OPEN_TOPIC."""
         created = request.topic not in self._tables.topic_ids
         now_ms = self._clock.now_ms()
-        topic_id = open_topic(self._topics, self._settings, request.topic, now_ms, create=request.create)
+        identity = asked.caller.identity
+        topic_id = open_topic(
+            self._topics, self._settings, identity, request.topic, now_ms, create=request.create
+        )
         return OpenTopicOk(topic_id, created)
 
     def set(self, request: SetTopic, asked: Asked) -> bytes:
@@ -60,7 +64,8 @@ class TopicRequests:
                     "A new topic has nothing to unset, pause or resume.", advice="Create it first."
                 )
             asked.expect(self._described)
-            self._topics.create(request.topic, request.settings, request.shards, now_ms)
+            maker = maker_of(asked.caller.identity, self._settings)
+            self._topics.create(request.topic, request.settings, request.shards, now_ms, maker=maker)
         else:
             if request.shards:
                 raise BadArgument(
@@ -110,12 +115,34 @@ class TopicRequests:
         return DeleteTopicOk(messages)
 
 
-def open_topic(topics: Topics, settings: Settings, name: str, now_ms: int, *, create: bool) -> int:
+def maker_of(identity: Identity, settings: Settings) -> Maker | None:
+    """Who makes a topic, if that counts: a token that may not change everything else anyway. So no program uses up the
+    numbers of topics for all others."""
+    if identity.grants is None or identity.may_everywhere("admin"):
+        return None
+    return Maker(identity.login, settings.max_topics_per_token or -(-settings.max_topics // 2))
+
+
+def open_topic(
+    topics: Topics,
+    settings: Settings,
+    identity: Identity,
+    name: str,
+    now_ms: int,
+    *,
+    create: bool = True,
+) -> int:
     """The number of a topic; with `create` a new one is made if the settings let it. Raises BadTopicName,
-    UnknownTopic."""
+    UnknownTopic, TooManyTopics."""
     check_name(name, "topic")
     values = checks_of(settings) if name.endswith(PREPARED_SUFFIX) else None
-    return topics.open(name, now_ms, create=create and settings.auto_create_topics, values=values)
+    return topics.open(
+        name,
+        now_ms,
+        create=create and settings.auto_create_topics,
+        values=values,
+        maker=maker_of(identity, settings),
+    )
 
 
 def checks_of(settings: Settings) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tickwheel.errors import (
     TokenNeedsTls,
     TokenRevoked,
     TooManyAttempts,
+    TooManyTopics,
 )
 from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, encode_body, hello
 from tickwheel.protocol.frames import FrameType
@@ -169,6 +171,34 @@ async def test_sends_to_a_number_that_was_never_opened(place: Place) -> None:
                     raw.ask(FrameType.SEND, encode_send(mine, SendColumns([b"x"]))).type == FrameType.SEND_OK
                 )
             assert (await owner.stats()).messages == 1
+
+
+async def test_no_token_uses_up_the_topics_of_all(place: Place) -> None:
+    shop, admin = place.create("shop", "publish:*", "consume:*", "admin:t*"), place.create("ops", "all:*")
+    schedule = {"every": timedelta(hours=1)}
+    with place.daemon(max_topics=12, max_topics_per_token=3) as daemon:
+        async with tickwheel.Client(daemon.url, token=shop) as client:
+            await client.send("t0", b"x")
+            assert not await client.fetch("t1", wait=0)
+            await client.delete_topic("t0")
+            await client.prepare("t2", b"x")
+            makes: list[Callable[[], Awaitable[Any]]] = [
+                lambda: client.send("t3", b"x"),
+                lambda: client.fetch("t3", wait=0),
+                lambda: client.prepare("t3", b"x"),
+                lambda: client.create_topic("t3"),
+                lambda: client.create_topic("t4", shards=2),
+                lambda: client.create_schedule("s", "t3", **schedule),  # type: ignore[arg-type]
+                lambda: client.set_endpoint("e", topic="t3", url="https://example.com"),
+            ]
+            for make in makes:
+                with pytest.raises(TooManyTopics, match="has made 3 topics of 3") as raised:
+                    await make()
+                assert "max_topics_per_token" in raised.value.advice
+            await client.send("t1", b"x")
+        async with tickwheel.Client(daemon.url, token=admin) as client:
+            for number in range(4):
+                await client.send(f"more-{number}", b"x")
 
 
 async def test_a_revoked_token_ends_its_connections(place: Place) -> None:

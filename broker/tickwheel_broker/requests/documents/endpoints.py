@@ -103,7 +103,7 @@ class EndpointRequests:
         endpoints.check_tasks(endpoint)
         asked.expect(_one)
         if known is None:
-            open_topic(self._topics, self._settings, endpoint.topic, now_ms, create=True)
+            open_topic(self._topics, self._settings, asked.caller.identity, endpoint.topic, now_ms)
         endpoints.put(endpoint, request.start)
         return _one(endpoint)
 

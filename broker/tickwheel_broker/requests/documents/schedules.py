@@ -29,6 +29,8 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
+from tickwheel_broker.requests.topics import open_topic
+from tickwheel_broker.security.grants import Identity
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.topics import Topics
 from timerlog.settings import StoreSettings, effective_settings
@@ -156,14 +158,14 @@ class ScheduleRequests:
         check_name(request.name, "schedule")
         asked.expect(self._set)
         if request.create:
-            self._create(request)
+            self._create(request, asked.caller.identity)
         else:
             known = schedules.get(request.name)
-            self._check(schedule_slots.merged(known, request.fields))
+            self._check(schedule_slots.merged(known, request.fields), asked.caller.identity)
             schedules.change(request.fields, known)
         return self._set(schedules.get(request.name))
 
-    def _create(self, request: SetSchedule) -> None:
+    def _create(self, request: SetSchedule, identity: Identity) -> None:
         """Creating what is there with exactly the same settings changes nothing: it is how a repeated request ends."""
         schedules, now_ms = self._schedules, self._clock.now_ms()
         known = schedules.schedules.get(request.name)
@@ -178,18 +180,17 @@ class ScheduleRequests:
             return
         if len(schedules.schedules) >= MAX_SCHEDULES:
             raise TooManySchedules
-        self._check(schedule)
+        self._check(schedule, identity)
         if not schedule_slots.upcoming(schedule, now_ms, 1):
             raise BadSchedule("The schedule ends before its first time.")
         schedules.create(schedule)
 
-    def _check(self, schedule: Schedule) -> None:
+    def _check(self, schedule: Schedule, identity: Identity) -> None:
         """Raises BadSchedule, BadTopicName, UnknownTopic, TooManyTopics, DiskFull."""
         check_name(schedule.topic, "topic")
         schedule_slots.check(schedule)
         self._check_size(schedule)
-        create = self._settings.auto_create_topics
-        self._topics.open(schedule.topic, self._clock.now_ms(), create=create)
+        open_topic(self._topics, self._settings, identity, schedule.topic, self._clock.now_ms())
 
     def _check_size(self, schedule: Schedule) -> None:
         most_bytes = self._settings.max_body_bytes

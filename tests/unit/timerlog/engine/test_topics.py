@@ -14,6 +14,7 @@ from tests.support.stores.full_disk import full_disk
 from tests.support.stores.reader import Reader
 from tickwheel_native import ffi
 from timerlog.commitlog.records import Outbound
+from timerlog.engine.topics import Maker
 from timerlog.errors import (
     BadName,
     BadTopicSettings,
@@ -27,6 +28,7 @@ from timerlog.errors import (
 )
 from timerlog.layout import RecordType
 from timerlog.names import check_name, shard_name
+from timerlog.recovery import checkpoint
 from timerlog.store import Store
 
 HOUR_MS = 3_600_000
@@ -75,6 +77,42 @@ def test_shards_are_made_with_their_topic(tmp_path: Path) -> None:
     assert sorted(store.tables.topic_ids) == ["t", "t/-55", "t/55-aa", "t/aa-"]
     assert store.topics.record("t/55-aa").settings.priority == 3
     assert [shard_name(i, 2) for i in range(2)] == ["-80", "80-"]
+    store.close(clean=False)
+
+
+@pytest.mark.parametrize("ends", ["clean", "killed", "without a checkpoint"])
+def test_what_a_token_has_made_counts_for_ever(tmp_path: Path, ends: str) -> None:
+    """Also topics that were deleted."""
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    shop, other = Maker("shop", 4), Maker("other", 4)
+    store.topics.open("a", NOW_MS, maker=shop)
+    store.topics.open("a", NOW_MS, maker=other)
+    store.topics.delete("a")
+    store.topics.open("nobodys", NOW_MS)
+    store.topics.create("b", {}, 2, NOW_MS, maker=shop)
+    if ends == "without a checkpoint":
+        store.log.roll()
+        store.topics.open("c", NOW_MS)
+    store.sync()
+    state = store.look.state_hash()
+    store.close(clean=ends == "clean")
+    if ends == "without a checkpoint":
+        (tmp_path / checkpoint.NAME).unlink()
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    assert store.look.state_hash() == state
+    assert store.tables.topics_made == {"shop": 4}
+    before = store.log.appended_position
+    for make in (
+        lambda: store.topics.open("d", NOW_MS, maker=shop),
+        lambda: store.topics.create("d", {}, 4, NOW_MS, maker=other),
+    ):
+        with pytest.raises(TooManyTopics, match="this token has made") as raised:
+            make()
+        assert "max_topics_per_token" in str(raised.value.advice)
+    assert store.log.appended_position == before
+    assert store.topics.open("b", NOW_MS, maker=shop) == store.topics.record("b").topic_id, "it is there"
+    assert store.topics.open("d", NOW_MS, maker=other) > 0
+    assert store.topics.open("e", NOW_MS) > 0
     store.close(clean=False)
 
 

@@ -138,6 +138,12 @@ class LogCut(DamagedLog):
     )
 
 
+class DamagedReplica(DamagedLog):
+    """The log in the directory of a node is damaged, and no cluster has it any more."""
+
+    advice = "Take the directory of another node, the one that has followed furthest, or a backup of one."
+
+
 class BeingHealed(DamagedLog):
     """A damaged record is being had again from the log that several machines share."""
 

@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from tests.support.cluster.replicas import SETTINGS, check_replicas, segments_of, work
 from tests.support.native.driver import MIB, NOW_MS, pump
-from tests.support.native.frames import delivered_bodies, send
+from tests.support.native.frames import ack_payload, delivered, delivered_bodies, send
 from tests.support.stores.purging import LATER_MS
 from tickwheel_broker.cluster.beginning import (
     ClusterExists,
@@ -234,6 +234,26 @@ def test_a_broker_goes_on_as_a_cluster(tmp_path: Path, purges: bool) -> None:
         assert receive(owner, "later", NOW_MS + HOUR_MS - 1) == []
         assert receive(owner, "later", NOW_MS + HOUR_MS) == [b"in an hour"]
     cluster.check(3)
+
+
+@pytest.mark.parametrize("by_backup", [False, True])
+def test_receipts_of_before(tmp_path: Path, by_backup: bool) -> None:
+    """They count on where the broker itself goes on, and nowhere else."""
+    alone, now_ms = Alone(tmp_path / "data"), NOW_MS + 10_000
+    work(alone, 8)  # type: ignore[arg-type]
+    store = alone.store
+    group = store.groups.open(store.topics.open("t", now_ms), "g", now_ms)
+    frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 8, MIB, now_ms)
+    assert frame is not None
+    receipts = ack_payload(group, *delivered(frame))
+    store.sync()
+    store.close(clean=False)
+    if by_backup:
+        back_up(tmp_path / "data", tmp_path / "backup", NOW_MS)
+    upload(log := new_log(), tmp_path / ("backup" if by_backup else "data"))
+    with Cluster(log, tmp_path).owner(1, 7, now_ms) as owner:
+        accepted = owner.store.deliver.ack(receipts, 1, now_ms).accepted
+    assert accepted == (0 if by_backup else 8)
 
 
 def test_the_directory_of_the_broker_may_be_that_of_a_node(tmp_path: Path) -> None:

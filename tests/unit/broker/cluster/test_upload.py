@@ -446,6 +446,55 @@ def missing_batches(log: Partition, directory: Path) -> int:
         return len(list(source.batches(state_of(log)[1].end)))
 
 
+class WatchedLine(Line):
+    """It looks at the directory whenever all of the log is there, and is killed the first time."""
+
+    directory: Path
+    was_given_away = False
+
+    async def append(self, records: list[bytes]) -> list[int | None]:
+        """See `SharedLog`."""
+        offsets = await super().append(records)
+        if is_whole(self.partition):
+            self.was_given_away = read_mark(self.directory) is not None
+            raise Killed
+        return offsets
+
+
+def test_a_broker_is_given_away_before_all_counts(tmp_path: Path) -> None:
+    """Otherwise it could be started beside the cluster. Whoever finishes gives away what it was given."""
+    broker(tmp_path / "data")
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    lines: list[WatchedLine] = []
+
+    async def scenario(log: Partition, line: Line) -> None:
+        lines.append(WatchedLine(log, trio.lowlevel.current_task().parent_nursery))  # type: ignore[arg-type]
+        lines[0].directory = tmp_path / "data"
+        with pytest.raises(Killed):
+            await begin_from(lines[0], "test", source, lambda: NOW_MS)
+
+    with open_source(tmp_path / "data", ANY) as source:
+        run(scenario)
+    assert lines[0].was_given_away
+    log = lines[0].partition
+    count = len(log.records)
+    assert upload(log, tmp_path / "copy")[0].went_on
+    assert (len(log.records), log.first_offset > 0) == (count, True), "nothing was missing"
+    assert read_mark(tmp_path / "copy") is not None
+
+
+def test_a_backup_does_not_go_on_with_what_a_broker_has_begun(tmp_path: Path) -> None:
+    """The cluster would be the broker, which could be started again."""
+    broker(tmp_path / "data")
+    back_up(tmp_path / "data", tmp_path / "backup", NOW_MS)
+    log = new_log()
+    assert not upload_until(log, tmp_path / "data", 3, is_late=True)
+    with pytest.raises(ExceptionGroup) as refused:
+        upload(log, tmp_path / "backup")
+    assert refused.group_contains(UnfinishedCluster)
+    assert upload(log, tmp_path / "data")[0].went_on
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_bad_way_to_the_log_costs_time_only(tmp_path: Path, seed: int) -> None:
     """Records are lost, doubled and late, and answers are."""

@@ -39,8 +39,8 @@ from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
 
-#: Of a batch, unless one record alone is larger.
-BATCH_BYTES: Final = 4 * MAX_BODY_BYTES
+#: Of a batch, unless one record alone is larger: of the shared log it is one record.
+BATCH_BYTES: Final = MAX_BODY_BYTES
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 _ROWS: Final = 1 << 20
 

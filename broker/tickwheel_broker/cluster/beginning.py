@@ -31,7 +31,7 @@ _RETRY_S: Final = 1.0
 _MISSED: Final = 5
 """So often it must have been missed to be taken for one that is not there."""
 
-_LOOK_BACK: Final = 200
+_LOOKS_BACK: Final = (20, 200)
 _READ_S: Final = 10.0
 
 _log = get_logger("cluster")
@@ -208,7 +208,7 @@ async def look_at(shared: SharedLog, now_ms: Callable[[], int]) -> ClusterStatus
     try:
         with trio.fail_after(_READ_S):
             origin, end = await read_origin(shared), await shared.end()
-            heads = await _last_heads(shared, max(origin.first, end - _LOOK_BACK), end)
+            heads = await _last_heads(shared, origin.first, end)
     except NoSharedLog as error:
         raise NoCluster(f"Kafka has no topic of this cluster: {error}") from error
     except SharedLogUnavailable as error:
@@ -230,7 +230,18 @@ async def look_at(shared: SharedLog, now_ms: Callable[[], int]) -> ClusterStatus
     )
 
 
-async def _last_heads(shared: SharedLog, offset: int, end: int) -> list[tuple[Head, memoryview]]:
+async def _last_heads(shared: SharedLog, first: int, end: int) -> list[tuple[Head, memoryview]]:
+    """From where on the last owner has said something, or before which there was none: records may be large."""
+    for count in _LOOKS_BACK:
+        found = await _heads(shared, max(first, end - count), end)
+        term = max((head.term for head, _ in found if head.node), default=0)
+        said = [head for head, _ in found if head.term == term and head.kind in (Kind.FENCE, Kind.BEAT)]
+        if said or not all(head.node for head, _ in found):
+            break
+    return found
+
+
+async def _heads(shared: SharedLog, offset: int, end: int) -> list[tuple[Head, memoryview]]:
     found = []
     while offset < end:
         for stored in await shared.read(offset):

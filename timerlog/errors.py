@@ -155,8 +155,14 @@ class DamagedSharedLog(DamagedLog):
 
     advice = (
         "No directory of a node mends that. Stop the nodes, and begin a new cluster from the directory of the node "
-        "that has followed furthest: `tickwheel cluster status --data DIRECTORY` says how far."
+        "that has followed furthest: `tickwheel cluster init URL --from DIRECTORY`."
     )
+
+
+class DamagedReplica(DamagedLog):
+    """The log in the directory of a node is damaged, and no cluster has it any more."""
+
+    advice = "Take the directory of another node, the one that has followed furthest, or a backup of one."
 
 
 class BeingHealed(DamagedLog):

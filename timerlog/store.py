@@ -137,7 +137,7 @@ class Store:
         healer: Healer | None = None,
     ) -> None:
         self._lock: DirectoryLock | None = None
-        self._genesis = opened.genesis
+        self._genesis, self._mark = opened.genesis, opened.mark
         self.disk, self.settings, self.recovery = disk, settings, opened.report
         self.log, self.tables, self.applier, self.wheel = opened.log, opened.tables, opened.applier, wheel
         self.spare, self.reserve = Spare(disk), opened.reserve
@@ -189,19 +189,19 @@ class Store:
         self.checkpoints.begin_changes()
 
     def _begin_timeline(self, now_ms: int) -> None:
-        """Before anything is given out, if a part of the log was lost."""
-        is_marked = timeline.begin(
-            self.disk,
-            self.tables,
-            self.applier,
-            self.writer.append,
-            position=self.log.appended_position,
-            now_ms=now_ms,
-        )
-        if is_marked:
-            engine = self._engine
-            engine.enqueued_id = self.tables.next_id
+        """Before anything is given out, if a part of the log was lost. In a log that several machines share the next
+        group commit makes it durable, as all that is given out."""
+        is_shared = self.log.durability.is_shared
+        mark = self._mark if is_shared else timeline.read_mark(self.disk)
+        if mark is None:
+            return
+        position = self.log.appended_position
+        if timeline.begin(
+            mark, self.tables, self.applier, self.writer.append, position=position, now_ms=now_ms
+        ):
+            self._engine.enqueued_id = self.tables.next_id
             self.tables.native.rows_allocated = self.tables.next_id
+        if not is_shared:
             self.sync()
             self.disk.remove(timeline.NAME)
 

@@ -48,6 +48,7 @@ _BY_ERROR_CODE = {
     "log_failed": ExitCode.IO_ERROR,
     "address_in_use": ExitCode.ADDRESS_IN_USE,
     "no_cluster": ExitCode.BAD_CONFIG,
+    "cluster_unfinished": ExitCode.BAD_CONFIG,
     "node_number_taken": ExitCode.BAD_CONFIG,
     "cluster_unreachable": ExitCode.NOT_CONNECTED,
     "not_connected": ExitCode.NOT_CONNECTED,

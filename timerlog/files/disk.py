@@ -160,8 +160,8 @@ def full_disk_errors(target: Path) -> Iterator[None]:
 
 
 class FileSegment:
-    def __init__(self, path: Path, create: bool) -> None:
-        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+    def __init__(self, path: Path, create: bool, *, read_only: bool = False) -> None:
+        flags = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
         try:
             self._fd = open_file(path, flags)
         except OSError as error:
@@ -223,10 +223,12 @@ class FileSegment:
 class FileDisk:
     """Segments are files ``<base, 20 digits>.log`` in ``directory/commitlog``."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, *, read_only: bool = False) -> None:
+        """``read_only``: of a directory that is looked at, and may be one that cannot be written."""
+        self.directory, self._read_only = directory, read_only
         self._log_directory = directory / LOG_FOLDER
-        self._log_directory.mkdir(mode=0o750, exist_ok=True)
+        if not read_only:
+            self._log_directory.mkdir(mode=0o750, exist_ok=True)
 
     def _path(self, base: int) -> Path:
         return self._log_directory / segment_name(base)
@@ -235,7 +237,7 @@ class FileDisk:
         return segment_bases(self._log_directory)
 
     def open_segment(self, base: int, *, create: bool) -> SegmentFile:
-        return FileSegment(self._path(base), create)
+        return FileSegment(self._path(base), create, read_only=self._read_only)
 
     def remove_segment(self, base: int) -> None:
         self._path(base).unlink()

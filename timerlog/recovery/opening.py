@@ -43,6 +43,7 @@ from timerlog.recovery import checkpoint as checkpoints
 from timerlog.recovery.checkpoint import Checkpoint, Place
 from timerlog.recovery.derived import derive
 from timerlog.recovery.replay import Replayer
+from timerlog.recovery.timeline import Mark
 from timerlog.settings import StoreSettings
 from timerlog.tables.answers import RememberedAnswers
 from timerlog.tables.apply import Applier
@@ -76,6 +77,8 @@ class Opened:
     reserve: Reserve
     #: Of a replica: what each segment begins with besides.
     genesis: bytes | msgspec.UnsetType = msgspec.UNSET
+    #: Of a replica: the timeline that its log is to have.
+    mark: Mark | None = None
 
     def first_tick_ms(self, now_ms: int) -> int:
         """Where the wheel begins: what was due while no broker ran becomes due in the order of its times. A log of
@@ -119,8 +122,16 @@ def _is_only_begun(disk: Disk, headless: list[int]) -> bool:
 
 
 def without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
-    """Deletes segments that a purge was done with when it was interrupted: a checkpoint without them is on the disk
-    only when nothing refers to them any more."""
+    """Deletes the segments that ``needed`` leaves out. Raises ``DamagedLog``."""
+    left = needed(disk, headers)
+    for base in headers.keys() - left.keys():
+        disk.remove_segment(base)
+    return left
+
+
+def needed(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict[int, SegmentHeader | None]:
+    """Without the segments that a purge was done with when it was interrupted: a checkpoint without them is on the disk
+    only when nothing refers to them any more. Raises ``DamagedLog``."""
     found = checkpoints.load(disk)
     log_ids = {header.log_id for header in headers.values() if header is not None}
     if found is None or log_ids != {found.log_id} or not found.segments:
@@ -128,8 +139,6 @@ def without_purged(disk: Disk, headers: dict[int, SegmentHeader | None]) -> dict
     first = min(found.segments)
     if headers.get(first) is None:
         raise DamagedLog(f"segment {segment_name(first)} is missing, or its header is damaged")
-    for base in [base for base in headers if base < first]:
-        disk.remove_segment(base)
     return {base: header for base, header in headers.items() if base >= first}
 
 
@@ -190,39 +199,44 @@ class Recovery:
         self._headless = [segment for segment, header in headers.items() if header is None]
         self._headers = {segment: header for segment, header in headers.items() if header is not None}
         first = next(iter(self._headers.values()))
-        self._segment_bytes, self.log_id = first.segment_bytes, first.log_id
+        self.segment_bytes, self.log_id = first.segment_bytes, first.log_id
         self.report = RecoveryReport()
         self._check_headers()
         self._files = {segment: disk.open_segment(segment, create=False) for segment in self._headers}
         for file in self._files.values():
             undo.callback(file.close)
-        sizes = {segment: min(file.size_bytes, self._segment_bytes) for segment, file in self._files.items()}
+        sizes = {segment: min(file.size_bytes, self.segment_bytes) for segment, file in self._files.items()}
         self._trusted = self._trusted_checkpoint(sizes)
-        self._addresses = LogAddresses(min(sizes), max(sizes) + self._segment_bytes)
-        undo.callback(self._addresses.release)
+        self.addresses = LogAddresses(min(sizes), max(sizes) + self.segment_bytes)
+        undo.callback(self.addresses.release)
         for segment, file in self._files.items():
-            file.map_into(self._addresses.pointer, segment, self._segment_bytes)
-        self._reader = LogReader(self._addresses, self._segment_bytes, sizes)
+            file.map_into(self.addresses.pointer, segment, self.segment_bytes)
+        self._reader = LogReader(self.addresses, self.segment_bytes, sizes)
         #: The segment that the last END leads to, if the log ends with one.
         self._led_to: int | None = None
-        #: What is to be replayed, a piece of each segment.
-        self._pieces = list(self._whole_pieces())
+        #: What is to be replayed, a piece of each segment: from its first record to behind the last one, without END.
+        self.pieces = list(self._whole_pieces())
 
     def _whole_pieces(self) -> Iterator[tuple[int, int]]:
         position = self._first_record() if self._trusted is None else self._trusted.position
         while True:
             stop, reason = self._reader.verify(position)
             yield position, stop
-            following = position // self._segment_bytes * self._segment_bytes + self._segment_bytes
+            following = position // self.segment_bytes * self.segment_bytes + self.segment_bytes
             self._led_to = following if reason == END_RECORD else None
             if reason != END_RECORD or following not in self._reader.sizes:
                 return
             position = following + SEGMENT_HEADER_BYTES
 
     @property
+    def first_base(self) -> int:
+        """Where the first segment begins."""
+        return min(self._headers)
+
+    @property
     def end(self) -> int:
         """Where the last whole record ends."""
-        return self._pieces[-1][1]
+        return self.pieces[-1][1]
 
     @property
     def place(self) -> Place | None:
@@ -236,7 +250,7 @@ class Recovery:
         known = found.durable_position if found is not None and found.log_id == self.log_id else 0
         durable = max(self._reader.marked_behind(self.end), known)
         if durable > self.end:
-            raise damaged_at(self.end, self._segment_bytes, f"the log was on disk up to position {durable}")
+            raise damaged_at(self.end, self.segment_bytes, f"the log was on disk up to position {durable}")
         for segment in self._headless:
             if segment == self._led_to:
                 # An END is written when the header of the next segment is on the disk: this one was whole.
@@ -244,15 +258,19 @@ class Recovery:
                     f"segment {segment_name(segment)} has a damaged header, and the log goes on there"
                 )
 
+    def counts(self) -> dict[int, int]:
+        """How many records of each type the pieces have."""
+        return self._reader.record_counts()
+
     def catch_up(self, end: int) -> Opened:
         """Opens the tables and brings them up to ``end``; what lies behind it is cut off. What ``derive`` makes is not
         there yet. Raises ``DamagedLog``, ``DiskFull``."""
         trusted = self._trusted
         tables = self._open_tables(trusted)
         self._undo.callback(tables.close)
-        tables.answers = RememberedAnswers(self._segment_bytes)
+        tables.answers = RememberedAnswers(self.segment_bytes)
         log = CommitLog(
-            self._disk, tables.native, self._segment_bytes, self.log_id, self._addresses, self._durability
+            self._disk, tables.native, self.segment_bytes, self.log_id, self.addresses, self._durability
         )
         log.prepare(self._settings.max_frame_bytes)
         for segment, file in self._files.items():
@@ -261,17 +279,17 @@ class Recovery:
         if trusted is not None:
             applier.base(trusted.base)
         # Made anew, the index is as empty as the tables. Otherwise it may hold keys that the log never had.
-        replayer = Replayer(self._addresses, tables, applier, keeps_keys=trusted is None)
-        for start, stop in self._pieces:
+        replayer = Replayer(self.addresses, tables, applier, keeps_keys=trusted is None)
+        for start, stop in self.pieces:
             if start < end:
                 replayer.apply(start, min(stop, end))
                 self.report.replayed_bytes += min(stop, end) - start
         self.report.replayed_records = sum(self._reader.counts)
         self._cut(log, end)
-        synced = self._pieces[0][0]
+        synced = self.pieces[0][0]
         if trusted is not None:
             synced = min(synced, trusted.durable_position)
-        log.sync_all(synced // self._segment_bytes * self._segment_bytes)
+        log.sync_all(synced // self.segment_bytes * self.segment_bytes)
         log.start_at(end)
         assert log.appended_position == end, "what is appended next follows what was read"
         self.report.end_position = end
@@ -285,10 +303,10 @@ class Recovery:
 
     def _check_headers(self) -> None:
         for segment, header in self._headers.items():
-            if header != SegmentHeader(segment, self._segment_bytes, self.log_id):
+            if header != SegmentHeader(segment, self.segment_bytes, self.log_id):
                 raise DamagedLog(f"segment {segment_name(segment)} belongs to another log")
         bases = sorted({*self._headers, *self._being_adopted()})
-        if bases != list(range(bases[0], bases[-1] + 1, self._segment_bytes)):
+        if bases != list(range(bases[0], bases[-1] + 1, self.segment_bytes)):
             raise DamagedLog("a segment is missing from the middle of the CommitLog")
         for segment in self._headless:
             if segment < bases[-1] or not is_unused(self._disk, segment):
@@ -311,7 +329,7 @@ class Recovery:
         if found is None or found.log_id != self.log_id or not checkpoints.is_trustworthy(found):
             return None
         for base, count in found.segments.items():
-            if sizes.get(base, 0) < min(count, self._segment_bytes):
+            if sizes.get(base, 0) < min(count, self.segment_bytes):
                 raise DamagedLog(
                     f"segment {segment_name(base)} is missing or shorter than the {count} bytes it had"
                 )
@@ -349,7 +367,7 @@ class Recovery:
     def _first_record(self) -> int:
         first = min(self._headers) + SEGMENT_HEADER_BYTES
         is_long_enough = self._reader.sizes[min(self._headers)] >= SEGMENT_HEADER_BYTES + RECORD_HEAD_BYTES
-        kind = self._addresses.view(first + 8, 1)[0] if is_long_enough else 0
+        kind = self.addresses.view(first + 8, 1)[0] if is_long_enough else 0
         if min(self._headers) > 0 and kind != RecordType.BASE:
             raise DamagedLog(
                 f"the start of the CommitLog, before {segment_name(min(self._headers))}, is missing"
@@ -358,7 +376,7 @@ class Recovery:
 
     def _cut(self, log: CommitLog, end: int) -> None:
         """Cuts off what follows the end."""
-        segment = end // self._segment_bytes * self._segment_bytes
+        segment = end // self.segment_bytes * self.segment_bytes
         later = [base for base in self._reader.sizes if base > segment]
         for base in [*later, *self._headless]:
             log.drop(base)

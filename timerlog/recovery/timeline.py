@@ -35,18 +35,36 @@ EPOCHS: Final = 1 << 20
 _LAST_EPOCH: Final = (1 << 32) - 2
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True):
+    """Which timeline is to begin, in a log that has forgotten what was told after ``since_ms``."""
+
     timeline: int
     since_ms: int
 
 
 def pack_mark(since_ms: int) -> bytes:
     """For a directory whose log is another one after ``since_ms`` than clients may know."""
-    return seal(_FORMAT, _Mark(int.from_bytes(os.urandom(8)), since_ms))
+    return seal(_FORMAT, new_mark(since_ms))
+
+
+def new_mark(since_ms: int) -> Mark:
+    """Of a timeline that no log has had."""
+    return Mark(int.from_bytes(os.urandom(8)), since_ms)
+
+
+def read_mark(disk: Disk) -> Mark | None:
+    """For which timeline a directory is marked. Raises ``DamagedLog``, ``UnsupportedFormat``."""
+    content = disk.read(NAME)
+    if content is None:
+        return None
+    body = unseal(content, _FORMAT, "the mark of another timeline")
+    if body is None:
+        raise DamagedLog(f"the file {NAME} is damaged: restore the backup, or repair the log, once more")
+    return msgspec.json.decode(body, type=Mark)
 
 
 def begin(
-    disk: Disk,
+    mark: Mark,
     tables: Tables,
     applier: Applier,
     append: Callable[[RecordType, int, bytes], Any],
@@ -54,23 +72,16 @@ def begin(
     position: int,
     now_ms: int,
 ) -> bool:
-    """Begins the timeline for which the directory is marked; whether there is a mark, which is to be removed once the
-    log is on the disk. ``position``: where the log ends. Raises ``DiskFull``, ``DamagedLog``, ``UnsupportedFormat``."""
-    content = disk.read(NAME)
-    if content is None:
+    """Begins this timeline; False: the log is in it. ``position``: where the log ends. Raises ``DiskFull``."""
+    if mark.timeline == tables.timeline:
         return False
-    body = unseal(content, _FORMAT, "the mark of another timeline")
-    if body is None:
-        raise DamagedLog(f"the file {NAME} is damaged: restore the backup, or repair the log, once more")
-    mark = msgspec.json.decode(body, type=_Mark)
-    if mark.timeline != tables.timeline:
-        record = _record(tables, mark, position, now_ms)
-        append(RecordType.TIMELINE, 0, msgspec.msgpack.encode(record))
-        applier.timeline(record)
+    record = _record(tables, mark, position, now_ms)
+    append(RecordType.TIMELINE, 0, msgspec.msgpack.encode(record))
+    applier.timeline(record)
     return True
 
 
-def _record(tables: Tables, mark: _Mark, position: int, now_ms: int) -> TimelineRecord:
+def _record(tables: Tables, mark: Mark, position: int, now_ms: int) -> TimelineRecord:
     native, next_id = tables.native, tables.next_id
     wanted = LEAST_IDS + IDS_A_MS * max(0, now_ms - mark.since_ms)
     gap = min(wanted, (len(tables.messages.items) - next_id) // _SHARE)

@@ -32,6 +32,7 @@ from timerlog.recovery.checkpoint import Checkpoints, Place
 from timerlog.recovery.derived import derive, find_keys
 from timerlog.recovery.opening import Opened, Recovery, create, without_purged
 from timerlog.recovery.replay import Replayer
+from timerlog.recovery.timeline import Mark
 from timerlog.replication.genesis import Genesis, pack_genesis
 from timerlog.replication.origin import Origin
 from timerlog.replication.places import Places
@@ -262,6 +263,8 @@ def open_follower(
             disk.remove_segment(base)
         opened, place = _new(directory, disk, settings, genesis, start), start
     opened.genesis = pack_genesis(genesis)
+    if genesis.timeline:
+        opened.mark = Mark(genesis.timeline, genesis.since_ms)
     opened.applier.tick_ms = max(opened.applier.tick_ms, genesis.began_ms)
     try:
         return Follower(opened, disk, place, places, now_ms)

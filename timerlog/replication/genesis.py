@@ -6,6 +6,8 @@ the next takeover.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from timerlog.errors import DECODE_ERRORS, BadSettings, DamagedSharedLog, UnsupportedFormat
@@ -13,7 +15,8 @@ from timerlog.layout import FORMAT_VERSION
 from timerlog.replication.record import Head, Kind, pack
 from timerlog.settings import StoreSettings
 
-_SHARED = (
+#: The settings that all replicas have from the log.
+SHARED: Final = (
     "segment_bytes",
     "max_topics",
     "max_groups",
@@ -26,7 +29,9 @@ _SHARED = (
 
 class Genesis(msgspec.Struct, frozen=True, kw_only=True):
     """``log_id``: 16 hexadecimal digits. Times in ms, sizes in bytes; see ``StoreSettings``. ``began_ms``: when the log
-    was made, and so the first tick: what was due while no node served becomes due in the order of its times."""
+    was made, and so the first tick: what was due while no node served becomes due in the order of its times.
+    ``timeline``: 0, or which one the first owner begins, because the log has forgotten what was told after
+    ``since_ms``."""
 
     cluster: str
     shard: int
@@ -39,6 +44,8 @@ class Genesis(msgspec.Struct, frozen=True, kw_only=True):
     max_backoff_ms: int
     purge_after_ms: int
     began_ms: int = 0
+    timeline: int = 0
+    since_ms: int = 0
     format: int = FORMAT_VERSION
 
     @property
@@ -50,21 +57,21 @@ class Genesis(msgspec.Struct, frozen=True, kw_only=True):
         """A node's settings for this log. Raises ``BadSettings`` where it says something else than the log."""
         differing = [
             f"{name} is {getattr(node, name)} here and {getattr(self, name)} in the cluster"
-            for name in _SHARED
+            for name in SHARED
             if getattr(node, name) not in (getattr(self, name), getattr(StoreSettings(), name))
         ]
         if differing:
             raise BadSettings(
                 f"{'; '.join(differing)}: take it out of this node's settings, the log says what holds"
             )
-        return msgspec.structs.replace(node, **{name: getattr(self, name) for name in _SHARED})
+        return msgspec.structs.replace(node, **{name: getattr(self, name) for name in SHARED})
 
 
 def genesis_of(
     cluster: str, shard: int, log_id: int, settings: StoreSettings, *, began_ms: int = 0
 ) -> Genesis:
     """The first record of a new log."""
-    shared = {name: getattr(settings, name) for name in _SHARED}
+    shared = {name: getattr(settings, name) for name in SHARED}
     return Genesis(cluster=cluster, shard=shard, log_id=f"{log_id:016x}", began_ms=began_ms, **shared)
 
 
@@ -76,6 +83,44 @@ def pack_genesis(genesis: Genesis) -> bytes:
 def genesis_record(genesis: Genesis, clock_ms: int) -> bytes:
     """The record with which a shared log begins."""
     return pack(Head(Kind.GENESIS, 0, 0, 0, 0, 0, 0, clock_ms), pack_genesis(genesis))
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that was there before a cluster had it. ``first``: where its first record stands; ``end``: where it ends;
+    ``chain``: the CRC-32C of all between, as the rule counts it. It is a log of nodes once all of it counts."""
+
+    genesis: Genesis
+    first: int
+    end: int
+    chain: int
+
+
+def upload_record(upload: Upload, clock_ms: int) -> bytes:
+    """The record with which the shared log of such a log begins."""
+    return pack(Head(Kind.UPLOAD, 0, 0, 0, 0, 0, 0, clock_ms), msgspec.json.encode(upload))
+
+
+def unpack_upload(body: bytes | memoryview) -> Upload:
+    """Raises ``DamagedLog``, ``UnsupportedFormat``."""
+    try:
+        upload = msgspec.json.decode(bytes(body), type=Upload)
+    except DECODE_ERRORS as error:
+        raise DamagedSharedLog(f"the replicated log does not begin with what it is: {error}") from error
+    return msgspec.structs.replace(upload, genesis=unpack_genesis(pack_genesis(upload.genesis)))
+
+
+def start_record(genesis: Genesis, before: Head) -> bytes:
+    """The record that stands before the one with which a segment begins, whose head is ``before``."""
+    return pack(before._replace(kind=Kind.START, flags=0), pack_genesis(genesis))
+
+
+def announces(head: Head, following: Head) -> bool:
+    """Whether a START stands where it belongs: right before the DATA with which its segment begins."""
+    return following.kind is Kind.DATA and _place_in(head) == _place_in(following)
+
+
+def _place_in(head: Head) -> tuple[int, int, int, int, int]:
+    return (head.term, head.node, head.seq, head.position, head.chain)
 
 
 def unpack_genesis(body: bytes | memoryview) -> Genesis:

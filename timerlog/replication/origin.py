@@ -1,8 +1,8 @@
-"""Where a replicated log begins that can be read from there on: at its GENESIS, or at a segment's BASE record.
+"""Where a replicated log begins that can be read from there on: at its GENESIS, or where a segment begins.
 
 An owner deletes what no machine needs any more up to the DATA record with which a segment begins. That record's head
 says what a reader knows who has read everything before it; the BASE in it says what all of that came to, and which log
-it is.
+it is. Where the log was there before the cluster, its BASE records do not say that: then a START before the DATA does.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from tickwheel_native import Buffer
 from timerlog.errors import DECODE_ERRORS, DamagedSharedLog, LogCut
 from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.recovery.checkpoint import Place
-from timerlog.replication.genesis import Genesis, unpack_genesis
+from timerlog.replication.genesis import Genesis, Upload, unpack_genesis, unpack_upload
 from timerlog.replication.record import Head, Kind, unpack
 
 
 class Origin(NamedTuple):
     """``first``: the offset of the first record that is there; ``start``: where a replica is that goes on with it.
-    None: what was before it is missing, and only a replica that has read that can go on."""
+    None: what was before it is missing, and only a replica that has read that can go on. ``upload``: what must count
+    before it is a log."""
 
     genesis: Genesis
     start: Place | None
     first: int
+    upload: Upload | None = None
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -48,6 +50,12 @@ def origin_of(records: Iterable[tuple[int, Buffer]]) -> Origin | None:
             head, body = found
             if head.kind is Kind.GENESIS:
                 return Origin(unpack_genesis(body), Place(SEGMENT_HEADER_BYTES, offset, 0, 0, 0, 0), offset)
+            if head.kind is Kind.UPLOAD:
+                upload = unpack_upload(body)
+                return Origin(upload.genesis, Place(upload.first, offset, 0, 0, 0, 0), offset, upload)
+            if head.kind is Kind.START:
+                known = (head.term, head.node, head.seq, head.chain)
+                return Origin(unpack_genesis(body), Place(head.position, offset, *known), offset)
             if head.kind is not Kind.DATA:
                 raise _nothing_begins(offset)
             start = Place(head.position, offset - 1, head.term, head.node, head.seq, head.chain)

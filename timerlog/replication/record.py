@@ -36,6 +36,8 @@ class Kind(IntEnum):
     FENCE = 2  #: from here on, only what this node writes in this term counts
     DATA = 3  #: bytes of the log
     BEAT = 4  #: the owner is there
+    UPLOAD = 5  #: as GENESIS, of a log that was there before: what follows is that log, up to where this says
+    START = 6  #: of such a log: which log it is; the record behind it begins a segment
 
 
 class Head(NamedTuple):

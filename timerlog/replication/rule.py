@@ -21,12 +21,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickwheel_native import crc32c
 from timerlog.errors import DamagedSharedLog
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.replication.record import Head, Kind, Range
+
+_NUMBERED: Final = (Kind.DATA, Kind.BEAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Reader:
         """The next record. Raises ``DamagedSharedLog`` for one that counts and cannot be."""
         if head.kind is Kind.FENCE:
             return self._fence(head)
-        if head.kind is Kind.GENESIS or not self._is_expected(head):
+        if head.kind not in _NUMBERED or not self._is_expected(head):
             return Taken(Said.PASSED_OVER)
         expected = self._expected
         if head.kind is Kind.BEAT:

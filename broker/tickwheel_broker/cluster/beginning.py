@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,17 +20,18 @@ from tickwheel_broker.cluster.shared_log import (
     SharedLogUnavailable,
 )
 from tickwheel_broker.logs import get_logger
-from timerlog.errors import LogCut
-from timerlog.replication.genesis import Genesis, genesis_of, genesis_record
+from timerlog.errors import DamagedLog, LogCut
+from timerlog.replication.genesis import Genesis, Upload, genesis_of, genesis_record
 from timerlog.replication.origin import Origin, origin_of
 from timerlog.replication.record import Head, Kind, unpack
+from timerlog.replication.rule import Reader, State
 from timerlog.settings import StoreSettings
 
 _RETRY_S: Final = 1.0
 _MISSED: Final = 5
 """So often it must have been missed to be taken for one that is not there."""
 
-_LOOK_BACK: Final = 200
+_LOOKS_BACK: Final = (20, 200)
 _READ_S: Final = 10.0
 
 _log = get_logger("cluster")
@@ -48,6 +49,16 @@ class ClusterExists(TickwheelError):
 
     code = "cluster_exists"
     advice = "Start its nodes with `tickwheel serve --cluster URL --node N`, or choose another name."
+
+
+class UnfinishedCluster(TickwheelError):
+    """The topic of a cluster has a part of the log with which the cluster is to begin."""
+
+    code = "cluster_unfinished"
+    advice = (
+        "Run the same `tickwheel cluster init URL --from DIRECTORY` again: it goes on where it stopped. To begin with "
+        "something else, delete the topic in Kafka first; what is in it is in that directory, too."
+    )
 
 
 class ClusterUnreachable(TickwheelError):
@@ -96,7 +107,8 @@ def kafka_errors() -> Iterator[None]:
 
 async def read_origin(shared: SharedLog, kept: Genesis | None = None) -> Origin:
     """`kept`: of a log that this node has followed; then it goes on where somebody has deleted what the log begins
-    with, if it has read that. Raises NoCluster, DamagedLog, UnsupportedFormat, SharedLogUnavailable."""
+    with, if it has read that. Raises NoCluster, UnfinishedCluster, DamagedLog, UnsupportedFormat,
+    SharedLogUnavailable."""
     first = await shared.first()
     if await shared.end() <= first:
         if not first:
@@ -105,7 +117,10 @@ async def read_origin(shared: SharedLog, kept: Genesis | None = None) -> Origin:
             raise LogCut(f"Kafka has deleted all {first} records of the cluster's log")
         return Origin(kept, None, first)
     try:
-        return await origin_at(shared.read, first)
+        origin = await origin_at(shared.read, first)
+        if origin.upload is not None:
+            await _check_whole(shared, origin.upload, first + 1)
+        return origin
     except LogCut:
         if kept is None or not first:
             raise
@@ -121,6 +136,24 @@ async def origin_at(read: Read, first: int) -> Origin:
     while (found := origin_of(records)) is None:
         records += await read(records[-1].offset + 1)
     return found
+
+
+async def _check_whole(shared: SharedLog, upload: Upload, offset: int) -> None:
+    """Whether all of a log counts of which the records begin at an offset. Raises UnfinishedCluster,
+    SharedLogUnavailable."""
+    end = await shared.end()
+    reader = Reader(upload.genesis.segment_bytes, State(end=upload.first))
+    while offset < end and reader.state.end < upload.end:
+        for stored in await shared.read(offset):
+            found = unpack(stored.record)
+            if found is not None:
+                reader.take(*found)
+            offset = stored.offset + 1
+    if reader.state.end < upload.end:
+        raise UnfinishedCluster(
+            f"The log with which cluster {upload.genesis.cluster!r} begins is in Kafka up to byte "
+            f"{reader.state.end:,} of {upload.end:,}."
+        )
 
 
 async def wait_for_origin(shared: SharedLog, kept: Genesis | None = None) -> Origin:
@@ -140,9 +173,11 @@ async def wait_for_origin(shared: SharedLog, kept: Genesis | None = None) -> Ori
 
 
 async def begin(shared: SharedLog, cluster: str, settings: StoreSettings, now_ms: int) -> Genesis:
-    """Write the GENESIS of a new cluster. Raises ClusterExists, ClusterUnreachable."""
+    """Write the GENESIS of a new cluster. Raises ClusterExists, UnfinishedCluster, ClusterUnreachable."""
     try:
         if await shared.end():
+            with suppress(NoCluster, DamagedLog):
+                await read_origin(shared)
             raise ClusterExists(f"There is a cluster {cluster!r} already.")
         genesis = genesis_of(cluster, 0, int.from_bytes(os.urandom(8)), settings, began_ms=now_ms)
         await shared.append([genesis_record(genesis, now_ms)])
@@ -173,7 +208,7 @@ async def look_at(shared: SharedLog, now_ms: Callable[[], int]) -> ClusterStatus
     try:
         with trio.fail_after(_READ_S):
             origin, end = await read_origin(shared), await shared.end()
-            heads = await _last_heads(shared, max(origin.first, end - _LOOK_BACK), end)
+            heads = await _last_heads(shared, origin.first, end)
     except NoSharedLog as error:
         raise NoCluster(f"Kafka has no topic of this cluster: {error}") from error
     except SharedLogUnavailable as error:
@@ -181,7 +216,7 @@ async def look_at(shared: SharedLog, now_ms: Callable[[], int]) -> ClusterStatus
     except trio.TooSlowError as error:
         raise ClusterUnreachable(f"Kafka did not answer in {_READ_S:g} s") from error
     genesis, first = origin.genesis, origin.first
-    written = [(head, body) for head, body in heads if head.kind is not Kind.GENESIS]
+    written = [(head, body) for head, body in heads if head.node]
     if not written:
         return ClusterStatus(genesis, first, end, None, None, None, None)
     # What a former owner wrote late has a lower term and does not count.
@@ -195,7 +230,18 @@ async def look_at(shared: SharedLog, now_ms: Callable[[], int]) -> ClusterStatus
     )
 
 
-async def _last_heads(shared: SharedLog, offset: int, end: int) -> list[tuple[Head, memoryview]]:
+async def _last_heads(shared: SharedLog, first: int, end: int) -> list[tuple[Head, memoryview]]:
+    """From where on the last owner has said something, or before which there was none: records may be large."""
+    for count in _LOOKS_BACK:
+        found = await _heads(shared, max(first, end - count), end)
+        term = max((head.term for head, _ in found if head.node), default=0)
+        said = [head for head, _ in found if head.term == term and head.kind in (Kind.FENCE, Kind.BEAT)]
+        if said or not all(head.node for head, _ in found):
+            break
+    return found
+
+
+async def _heads(shared: SharedLog, offset: int, end: int) -> list[tuple[Head, memoryview]]:
     found = []
     while offset < end:
         for stored in await shared.read(offset):

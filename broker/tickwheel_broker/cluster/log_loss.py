@@ -23,8 +23,9 @@ class LogLost(TickwheelError):
 
     code = "log_lost"
     advice = (
-        "Keep the directories of all nodes: they have what was acknowledged. Back up the one that has followed "
-        "furthest (tickwheel cluster status --data DIRECTORY), and restore it as a broker of its own."
+        "Keep the directories of all nodes: they have what was acknowledged. Stop the nodes, and make the next cluster "
+        "of the one that has followed furthest (tickwheel cluster status --data DIRECTORY): "
+        "tickwheel cluster init URL --from DIRECTORY."
     )
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import trio
 
+from tickwheel_broker.cluster.beginning import NoCluster, origin_at
 from tickwheel_broker.cluster.shared_log import SharedLog, SharedLogUnavailable
 from tickwheel_broker.logs import get_logger
 from timerlog.commitlog.log import CommitLog
+from timerlog.errors import DamagedLog
+from timerlog.recovery.checkpoint import Place
 from timerlog.replication.places import Places
 
 TRIM_S = 1.0
@@ -39,6 +42,9 @@ class Trimming:
         if base <= self._trimmed or place is None:  # where it begins is not known here: the next one will be
             return
         try:
+            if not await self._can_begin_at(place):
+                self._trimmed = base
+                return
             await self._shared.delete_before(place.offset + 1)
         except SharedLogUnavailable as error:
             _log.warning("the shared log could not be trimmed", reason=str(error))
@@ -46,3 +52,14 @@ class Trimming:
         self._trimmed = base
         self._places.forget_before(base)
         _log.info("trimmed the shared log", first_position=base, first_offset=place.offset + 1)
+
+    async def _can_begin_at(self, place: Place) -> bool:
+        """Whether a new node knows there which log it reads: of a log that was there before the cluster, segments do
+        not say it themselves. Raises SharedLogUnavailable."""
+        try:
+            async with self._shared.apart() as read:
+                origin = await origin_at(read, place.offset + 1)
+        except (NoCluster, DamagedLog):
+            return False
+        is_there = origin.start is not None and origin.start.end == place.end
+        return is_there and origin.genesis.log_number == self._commit_log.log_id

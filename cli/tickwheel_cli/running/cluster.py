@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
+from tickwheel.protocol.readable import format_bytes
 from tickwheel.protocol.units import parse_size_bytes
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.running.settings_options import say_limits, some_setting_options
@@ -23,11 +26,17 @@ from tickwheel_cli.shared.session import current_session, json_option
 
 if TYPE_CHECKING:
     from tickwheel_broker.cluster.beginning import ClusterStatus
+    from tickwheel_broker.cluster.making.upload import Begun
+    from tickwheel_broker.cluster.shared_log import SharedLog
     from tickwheel_broker.config.cluster_url import ClusterUrl
+    from timerlog.replication.genesis import Genesis
+    from timerlog.replication.source import Source
+    from timerlog.settings import StoreSettings
 
 T = TypeVar("T")
 
 _ANSWER_S = 30.0
+_SAY_S = 5.0
 
 
 @click.group()
@@ -36,6 +45,7 @@ def cluster() -> None:
 
     \b
     tickwheel cluster init kafka://k1:9092,k2:9092/orders
+    tickwheel cluster init kafka://k1:9092,k2:9092/orders --from ./data
     tickwheel serve --cluster kafka://k1:9092,k2:9092/orders --node 1 --data ./data
     tickwheel cluster status kafka://k1:9092,k2:9092/orders
     tickwheel cluster drain http://node1:7412
@@ -83,30 +93,47 @@ def _url(text: str) -> ClusterUrl:
     show_default=True,
     help="So long Kafka's machines may take that have just been started.",
 )
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Begin with the log in this directory: a stopped broker's, a backup, or a node's whose cluster is lost.",
+)
 @some_setting_options(
     *("segment_bytes", "max_topics", "max_groups", "ack_wait", "min_backoff", "max_backoff", "purge_after"),
     "kafka_config",
 )
 @json_option
-def init(url: str, replication_factor: int, wait: timedelta, **flags: Any) -> None:
+def init(url: str, replication_factor: int, wait: timedelta, *, source: Path | None, **flags: Any) -> None:
     """Make the topic in Kafka that holds the log of a new cluster, and write into it what holds for all nodes.
 
     \b
     tickwheel cluster init kafka://k1:9092,k2:9092,k3:9092/orders
     tickwheel cluster init kafka://127.0.0.1:9092/try --replication-factor 1
+    tickwheel cluster init kafka://k1:9092,k2:9092,k3:9092/orders --from ./data
 
     The settings given here cannot be changed later, and nodes must not say otherwise. A cluster that exists is not
     touched.
+
+    With --from, the cluster begins with all that the directory has. A stopped broker goes on as the cluster: nothing
+    else starts on its directory any more. Of a backup, and of a node's directory, the cluster is what a restored
+    backup is. Nodes begin with empty directories. If it ends early, the same command goes on where it stopped.
     """
     from timerlog.commitlog.log import largest_frame_bytes
 
-    place = _url(url)
-    genesis = _run(_init, place, replication_factor, wait.total_seconds(), _with_limits(flags))
-    print_result(
-        {"cluster": place.name, "topic": place.topic, "log_id": genesis.log_id},
-        f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
-        f"Start its nodes: tickwheel serve --cluster {url} --node 1 --data DIRECTORY",
-    )
+    place, kafka_config = _url(url), flags.pop("kafka_config") or ""
+    kafka = (replication_factor, wait.total_seconds(), kafka_config)
+    if source is not None:
+        begun, opened = _init_from(place, source, flags, *kafka)
+        _print_begun(url, place, begun, opened)
+        genesis = begun.upload.genesis
+    else:
+        genesis = _run(_init, place, *kafka, _store_settings(_with_limits(flags)))
+        print_result(
+            {"cluster": place.name, "topic": place.topic, "log_id": genesis.log_id},
+            f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
+            f"Start its nodes: tickwheel serve --cluster {url} --node 1 --data DIRECTORY",
+        )
     say_limits(genesis.segment_bytes, largest_frame_bytes(genesis.segment_bytes))
 
 
@@ -121,22 +148,37 @@ def _with_limits(flags: dict[str, Any]) -> dict[str, Any]:
     return limits_for_segments(size_bytes) | flags
 
 
-async def _init(place: ClusterUrl, replication_factor: int, wait_s: float, flags: dict[str, Any]) -> Any:
+def _store_settings(flags: dict[str, Any]) -> StoreSettings:
+    from tickwheel_broker.config.load import load
+    from tickwheel_broker.daemon import store_settings
+
+    return store_settings(load(environment={}, flags=flags).settings)
+
+
+async def _init(
+    place: ClusterUrl, replication_factor: int, wait_s: float, kafka_config: str, settings: StoreSettings
+) -> Genesis:
+    from tickwheel_broker.cluster.beginning import begin
+
+    async with _topic(place, replication_factor, wait_s, kafka_config) as shared:
+        return await begin(shared, place.name, settings, _now_ms())
+
+
+@asynccontextmanager
+async def _topic(
+    place: ClusterUrl, replication_factor: int, wait_s: float, kafka_config: str
+) -> AsyncIterator[SharedLog]:
+    """That of a cluster, which is made where it is not there."""
     from tickwheel_broker.cluster.beginning import (
         ClusterUnreachable,
         NotEnoughBrokers,
         TopicNotUsable,
-        begin,
         kafka_errors,
     )
     from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
     from tickwheel_broker.config.cluster_url import kafka_options
-    from tickwheel_broker.config.load import load
-    from tickwheel_broker.daemon import store_settings
 
-    kafka_config = flags.pop("kafka_config")
-    settings = load(environment={}, flags=flags).settings
-    options = kafka_options(kafka_config or "")
+    options = kafka_options(kafka_config)
     with kafka_errors():
         from tickwheel_broker.cluster.kafka.log import KafkaLog
         from tickwheel_broker.cluster.kafka.topic import (
@@ -158,7 +200,85 @@ async def _init(place: ClusterUrl, replication_factor: int, wait_s: float, flags
         except SharedLogUnavailable as error:
             raise ClusterUnreachable(str(error)) from error
         async with KafkaLog(place.servers, place.topic, options=options) as shared:
-            return await begin(shared, place.name, store_settings(settings), _now_ms())
+            yield shared
+
+
+def _init_from(
+    place: ClusterUrl, directory: Path, flags: dict[str, Any], *kafka: object
+) -> tuple[Begun, Source]:
+    """What was begun, and with what."""
+    import msgspec
+
+    from tickwheel_broker.cluster.beginning import kafka_errors
+    from timerlog.replication.source import kept_settings, open_source
+
+    with kafka_errors():
+        import_module("confluent_kafka")  # said before a large log is read
+
+    chosen = {name for name, value in flags.items() if value is not None}
+    settings = kept_settings(directory, _store_settings(_with_limits(flags)), chosen)
+    if "segment_bytes" not in chosen:
+        settings = msgspec.structs.replace(settings, segment_bytes=0)
+    with open_source(directory, settings, _Progress("Reading").add) as source:
+        return _run(_upload, place, source, *kafka), source
+
+
+async def _upload(
+    place: ClusterUrl, source: Source, replication_factor: int, wait_s: float, kafka_config: str
+) -> Begun:
+    from tickwheel_broker.cluster.making.upload import begin_from
+
+    async with _topic(place, replication_factor, wait_s, kafka_config) as shared:
+        return await begin_from(shared, place.name, source, _now_ms, _Progress("Uploading").tell)
+
+
+class _Progress:
+    """Says now and then, on standard error, how far something is."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._done_bytes = what, 0
+        self._said_s = time.monotonic()
+
+    def add(self, more_bytes: int) -> None:
+        """So much more is done, of what is not known."""
+        self._done_bytes += more_bytes
+        self._say(format_bytes(self._done_bytes))
+
+    def tell(self, done_bytes: int, all_bytes: int) -> None:
+        """So much is done."""
+        self._say(f"{format_bytes(done_bytes)} of {format_bytes(all_bytes)}")
+
+    def _say(self, far: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _SAY_S:
+            self._said_s = now_s
+            click.echo(f"{self._what}: {far}.", err=True)
+
+
+def _print_begun(url: str, place: ClusterUrl, begun: Begun, source: Source) -> None:
+    from timerlog.replication.source import SourceKind
+
+    genesis, is_same = begun.upload.genesis, begun.upload.genesis.log_number == source.log_id
+    told = {
+        "cluster": place.name,
+        "topic": place.topic,
+        "log_id": genesis.log_id,
+        "from": source.kind.value,
+        "messages": source.messages,
+        "log_bytes": source.size_bytes,
+        "same_log": is_same,
+        "went_on": begun.went_on,
+    }
+    lines = [
+        f"Cluster {place.name} is made: topic {place.topic}, log {genesis.log_id}.",
+        f"It begins with {source.messages:,} messages, {format_bytes(source.size_bytes)} of log.",
+        "It is the broker's log: nothing else starts on its directory any more."
+        if is_same
+        else "It is another timeline, as of a restored backup: receipts of before are stale.",
+        f"Start its nodes: tickwheel serve --cluster {url} --node 1 --data DIRECTORY, each with a directory of its own"
+        + (" that is empty." if source.kind is not SourceKind.BROKER else "."),
+    ]
+    print_result(told, *lines)
 
 
 def _say_waiting(what: str) -> None:
@@ -217,7 +337,9 @@ def _print_status(found: ClusterStatus, dangers: list[str]) -> None:
     else:
         where = f" at {found.url}" if found.url else ""
         owner = f"node {found.owner}{where}, term {found.term}, heard of {found.silent_ms / 1_000:.1f} s ago"
-    told = [name for name in genesis if name.endswith(("_ms", "_bytes")) and name != "began_ms"]
+    told = [
+        name for name in genesis if name.endswith(("_ms", "_bytes")) and name not in ("began_ms", "since_ms")
+    ]
     rows = [
         ("cluster", f"{found.genesis.cluster}, log {found.genesis.log_id}"),
         ("owner", owner),

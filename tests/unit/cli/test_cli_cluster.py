@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel_bench.processes import free_port
 from tickwheel_cli.main import root
 from tickwheel_cli.running import cluster
+from timerlog.store import Store
 
 URL = "kafka://127.0.0.1:9092/orders"
 PATIENCE_S = 30.0
@@ -148,3 +150,21 @@ def test_a_drain_that_is_not_done_says_what_is_known(monkeypatch: pytest.MonkeyP
 def test_segments_that_no_frame_fits_into(tmp_path: Path) -> None:
     refused = run("init", URL, "--segment-bytes", "8MiB", "--wait", "1ms")
     assert (refused.exit_code, "must be at least 9437184" in refused.stderr) == (78, True), refused.stderr
+
+
+def test_what_a_cluster_cannot_begin_with(tmp_path: Path) -> None:
+    """It is refused before Kafka is asked for anything: there is none here."""
+    pytest.importorskip("confluent_kafka")
+    store = Store.open(tmp_path / "used", SMALL, NOW_MS)
+    in_use = run("init", URL, "--from", str(tmp_path / "used"))
+    assert (in_use.exit_code, "error [locked]" in in_use.stderr) == (76, True)
+    store.close()
+    other_size = run("init", URL, "--from", str(tmp_path / "used"), "--segment-bytes", "64MiB")
+    assert (other_size.exit_code, "keeps the size of its segments" in other_size.stderr) == (78, True)
+    (tmp_path / "empty").mkdir()
+    none = run("init", URL, "--from", str(tmp_path / "empty"))
+    assert (none.exit_code, "is not a data directory" in none.stderr) == (78, True)
+    no_kafka = f"kafka://127.0.0.1:{free_port()}/orders"
+    whole = run("init", no_kafka, "--from", str(tmp_path / "used"), "--wait", "0s")
+    assert (whole.exit_code, "error [cluster_unreachable]" in whole.stderr) == (69, True), whole.stderr
+    Store.open(tmp_path / "used", SMALL, NOW_MS).close()  # it was not given away

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
+from unittest import mock
 
 import pytest
 import trio
@@ -61,6 +62,31 @@ def test_what_does_not_begin_so_is_no_cluster() -> None:
         log.put(b"somebody else's record")
         with pytest.raises(NoCluster):
             await read_origin(line)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("beats_behind", [0, 30])
+def test_it_is_told_without_reading_much(beats_behind: int) -> None:
+    """Records may be large. The last word of the owner may lie further back."""
+
+    async def scenario(log: Partition, line: Line) -> None:
+        begun(log)
+        log.put(fence(1, 1, NOW_MS, b"tickwheel://one:7411"))
+        writer = Writer(1, 1, 0)
+        for number in range(400):
+            is_word = number == 399 - beats_behind
+            said = (
+                writer.beat(NOW_MS, b"tickwheel://one:7411")
+                if is_word
+                else writer.data([(64, b"x")], NOW_MS)[0]
+            )
+            log.put(said)
+        with mock.patch.object(line, "read", wraps=line.read) as read:
+            status = await look_at(line, lambda: NOW_MS)
+        assert (status.owner, status.url) == (1, "tickwheel://one:7411")
+        offsets = [call.args[0] for call in read.call_args_list]
+        assert (offsets[0], min(offsets[1:])) == (0, status.end - (200 if beats_behind else 20))
 
     run(scenario)
 

@@ -44,7 +44,7 @@ def test_a_lost_log_ends_all_nodes_with_words(
             await node.ended.wait()
             assert isinstance(node.error, LogLost)
             assert re.search(words, str(node.error))
-            assert "restore it" in node.error.advice
+            assert "cluster init URL --from" in node.error.advice
         if not log.is_deleted:  # what stands there now is another log, in which no term of this one begins
             heads = [unpack(record) or pytest.fail("it is a record") for record in log.records]
             assert Kind.FENCE not in {head.kind for head, _ in heads}

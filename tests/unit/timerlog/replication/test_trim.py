@@ -280,7 +280,7 @@ def test_an_origin_is_told_by_genesis_or_base(replicas: Replicas) -> None:
     purge(replicas, owner)
     owner.store.close(clean=False)
     records = list(enumerate(replicas.partition.records))
-    assert origin_of(records[:1]) == (GENESIS, START, 0)
+    assert origin_of(records[:1]) == (GENESIS, START, 0, None)
     first = replicas.first
     whole = origin_of(records[first:])
     assert whole is not None

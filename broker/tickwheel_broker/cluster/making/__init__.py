@@ -1,0 +1,1 @@
+"""Making a cluster of what is there already."""

@@ -20,9 +20,10 @@ from tickwheel.client.columns import check_name
 from tickwheel.client.results import CancelResult
 from tickwheel.errors import BadArgument, ScheduleExists, UnknownSchedule, UnknownTopic
 from tickwheel.taskiq.broker import TickwheelBroker
+from tickwheel.taskiq.cancelling import TASK_ID
 from tickwheel.taskiq.crons import checked_cron, offset_of, zone_of
 from tickwheel.taskiq.declared import declared
-from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_ID, TASK_NAME
+from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_NAME
 from tickwheel.taskiq.labels import DELAY, DELIVER_AT, KEY, SCHEDULE, moment, wishes_of
 
 PREFIX: Final = "taskiq."

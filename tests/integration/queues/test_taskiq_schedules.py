@@ -187,9 +187,11 @@ def test_schedules_that_stand_at_tasks_are_kept_by_the_broker(
     run(broker, test)
 
 
-def test_two_processes_that_declare_at_the_same_time(daemon: Daemon, broker: TickwheelBroker) -> None:
+def test_declarations_are_made_at_once_again_and_after_a_pause(
+    daemon: Daemon, broker: TickwheelBroker
+) -> None:
     async def test() -> None:
-        others = [TickwheelBroker(daemon.url, topic=broker.topic) for _ in range(3)]
+        others = [TickwheelBroker(daemon.url, topic=broker.topic) for _ in range(6)]
         sources = []
         for one in others:
             await one.startup()
@@ -197,6 +199,15 @@ def test_two_processes_that_declare_at_the_same_time(daemon: Daemon, broker: Tic
             sources.append(TickwheelScheduleSource(one, prefix=f"{broker.topic}."))
         await asyncio.gather(*(source.declare() for source in sources))
         assert len(await sources[0].get_schedules()) == 3
+        names = [one.name for one in await broker.client.schedules() if one.topic == broker.topic]
+        for name in names:
+            await broker.client.pause_schedule(name)
+        await asyncio.gather(*(source.declare() for source in sources))
+        assert [(await broker.client.schedule(name)).paused for name in names] == [True, True]
+        assert len(await sources[0].get_schedules()) == 3
+        declaring(others[0], [])
+        await asyncio.gather(*(sources[0].declare() for _ in range(6)))
+        assert await sources[0].get_schedules() == []
         for one in others:
             await one.shutdown()
 

@@ -11,7 +11,7 @@ from tickwheel import sync
 from tickwheel.celery.names import exchange_topic, queue_topic
 from tickwheel.celery.registration import DRIVER
 from tickwheel.celery.transport.options import options_of, url_of
-from tickwheel.celery.waiting import Queue
+from tickwheel.celery.waiting import Queue, WaitingTasks
 from tickwheel.errors import ConfigError
 
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -39,6 +39,13 @@ def client_of(app: Celery, name: str) -> sync.Client:
         # Of a cluster Kombu tries one node after the other, and this client knows them all.
         urls = [*connection.alt] if len(connection.alt or ()) > 1 else url_of(connection)
         return sync.Client(urls, **given)
+
+
+def tasks_of(app: Celery, client: sync.Client, names: Iterable[str] = ()) -> WaitingTasks:
+    """The tasks that wait in the queues of an app, and in those of these names."""
+    with app.connection_for_write() as connection:
+        options = options_of(connection.transport_options, connection.ssl)
+    return WaitingTasks(client, queues_of(app, names), have_all_keys=options.publish == "confirmed")
 
 
 def queues_of(app: Celery, names: Iterable[str] = ()) -> list[Queue]:

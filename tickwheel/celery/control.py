@@ -20,9 +20,9 @@ from celery.utils.log import get_logger
 from kombu.serialization import loads
 from kombu.utils.objects import cached_property
 
-from tickwheel.celery.broker import client_of, is_ours, queues_of
+from tickwheel.celery.broker import client_of, is_ours, tasks_of
 from tickwheel.celery.transport.envelope import decode
-from tickwheel.celery.waiting import CancelledTask, Outcome, WaitingTask, WaitingTasks
+from tickwheel.celery.waiting import CancelledTask, Outcome, WaitingTask
 
 _CLIENT: Final = "celery control"
 _MOST_INSPECTED: Final = 10_000
@@ -36,7 +36,7 @@ def scheduled(app: Celery, *, queues: Iterable[str] = (), limit: int = 1_000) ->
     ``queues``: to look through besides those of the app (``task_queues``, or the default one). Raises TickwheelError.
     """
     with client_of(app, _CLIENT) as client:
-        return WaitingTasks(client, queues_of(app, queues)).earliest(limit)
+        return tasks_of(app, client, queues).earliest(limit)
 
 
 def cancel(app: Celery, task_ids: str | Iterable[str], *, queues: Iterable[str] = ()) -> dict[str, Outcome]:
@@ -47,7 +47,7 @@ def cancel(app: Celery, task_ids: str | Iterable[str], *, queues: Iterable[str] 
     """
     wanted = [task_ids] if isinstance(task_ids, str) else list(task_ids)
     with client_of(app, _CLIENT) as client:
-        outcomes, cancelled = WaitingTasks(client, queues_of(app, queues)).cancel(wanted)
+        outcomes, cancelled = tasks_of(app, client, queues).cancel(wanted)
     for task in cancelled:
         _store_revoked(app, task)
     return outcomes
@@ -62,7 +62,7 @@ def reschedule(
     ``queues``: to look through besides those of the app (``task_queues``, or the default one).
     """
     with client_of(app, _CLIENT) as client:
-        return WaitingTasks(client, queues_of(app, queues)).reschedule(task_id, eta)
+        return tasks_of(app, client, queues).reschedule(task_id, eta)
 
 
 class Inspect(CeleryInspect):  # type: ignore[misc]
@@ -74,7 +74,7 @@ class Inspect(CeleryInspect):  # type: ignore[misc]
             return replies
         with client_of(self.app, _CLIENT) as client:
             node = f"tickwheel@{client.url.partition('://')[2]}"
-            tasks = WaitingTasks(client, queues_of(self.app)).earliest(_MOST_INSPECTED)
+            tasks = tasks_of(self.app, client).earliest(_MOST_INSPECTED)
         answer = {node: [_as_inspected(task, node) for task in tasks]}
         if self.callback:
             self.callback(answer)

@@ -24,8 +24,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def eta_ms(eta: str | datetime, zone: tzinfo | None) -> int:
-    """Epoch milliseconds, never earlier than the ETA, as a broker takes them. ``zone``: of an ETA without one; None:
-    that of the current app. Raises BadArgument."""
+    """Epoch milliseconds, never earlier than the ETA, as a broker takes them. ``zone``: of an ETA without a zone; None:
+    UTC, as a worker of Celery reads it, whatever ``timezone`` and ``enable_utc`` say. Raises BadArgument."""
     try:
         moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
     except (ValueError, TypeError):
@@ -33,16 +33,9 @@ def eta_ms(eta: str | datetime, zone: tzinfo | None) -> int:
             f"The ETA {eta!r} is no ISO 8601 time.", advice="Give eta= as a datetime."
         ) from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=zone or _zone_of_app())
+        moment = moment.replace(tzinfo=zone or UTC)
     # In whole numbers: a float is not exact to the microsecond, far off.
     return min(max(1, -((_EPOCH - moment) // timedelta(milliseconds=1))), MAX_TIME_MS)
-
-
-def _zone_of_app() -> tzinfo:
-    from celery import current_app  # only a program that has Celery sends ETAs
-
-    zone: tzinfo = current_app.timezone
-    return zone
 
 
 def held_back(headers: Mapping[str, Any], zone: tzinfo | None) -> tuple[dict[str, Any], int | None]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from tickwheel import sync
-from tickwheel.celery.keys import task_key
+from tickwheel.celery.keys import task_keys
 from tickwheel.celery.slots import mark_of, slot_of
 from tickwheel.celery.transport.envelope import ID_HEADER, TASK_HEADER, decode
 from tickwheel.client.admin.topics import BrowsedMessage
@@ -19,14 +19,12 @@ from tickwheel.client.results import CancelResult, RescheduleResult
 from tickwheel.errors import Forbidden, UnknownTopic
 from tickwheel.stats import datetime_of
 
-_RETRIES_TRIED: Final = 16
-"""A task's key has the number of its retry, so that many are asked for; what has more is searched for."""
-
 _BROWSED: Final = 1_000
 _BODY_BYTES: Final = 65_536
 """Of a body that is larger, the arguments of its task are not shown."""
 
-_NOT_DONE: Final = ("scheduled", "ready", "leased", "waiting")
+_GIVEN_OUT: Final = ("ready", "leased", "waiting")
+_NOT_DONE: Final = ("scheduled", *_GIVEN_OUT)
 
 
 class Outcome(StrEnum):
@@ -92,6 +90,8 @@ class CancelledTask(msgspec.Struct, frozen=True):
 class _Found(msgspec.Struct, frozen=True):
     task_id: str
     message_id: int
+    is_copy: bool = False
+    """Its id has another message, or had it."""
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -104,9 +104,11 @@ class Queue(msgspec.Struct, frozen=True):
 class WaitingTasks:
     """The tasks that wait in some queues of a broker."""
 
-    def __init__(self, client: sync.Client, queues: Sequence[Queue]) -> None:
+    def __init__(self, client: sync.Client, queues: Sequence[Queue], *, have_all_keys: bool = True) -> None:
+        """``have_all_keys``: whether each task has a key that follows from its id, also if it is for now."""
         self._client = client
         self._queues = queues
+        self._have_all_keys = have_all_keys
 
     def __iter__(self) -> Iterator[WaitingTask]:
         """Those that wait for their time, in no order that means anything."""
@@ -153,11 +155,16 @@ class WaitingTasks:
                 if outcome in _DONE:
                     changed.append(one)
 
-        carry_out([one for queue in self._queues for one in self._by_key(queue, outcomes)])
-        # What has another key: a later retry, a task that was replaced, or one that a schedule sent.
+        by_key = [one for queue in self._queues for one in self._by_key(queue, outcomes)]
+        carry_out(by_key)
+        # What has another key: a task that a schedule sent, or a further message of an id that has very many.
         others = {task_id for task_id, outcome in outcomes.items() if outcome not in _DONE}
-        if others:
-            carry_out([one for queue in self._queues for one in self._search(queue, others)])
+        others |= {one.task_id for one in by_key if one.is_copy}
+        known = {one.message_id for one in by_key}
+        for ids, states in ((others, _NOT_DONE), (outcomes.keys() - others, _GIVEN_OUT)):
+            if ids and (states is _NOT_DONE or not self._have_all_keys):
+                found = [one for queue in self._queues for one in self._search(queue, ids, states)]
+                carry_out([one for one in found if one.message_id not in known])
         return outcomes, changed
 
     def _check_rights(self, not_there: list[_Found]) -> None:
@@ -175,17 +182,17 @@ class WaitingTasks:
             )
 
     def _by_key(self, queue: Queue, task_ids: Iterable[str]) -> Iterator[_Found]:
-        keys = {task_key(one, retries): one for one in task_ids for retries in range(_RETRIES_TRIED)}
+        keys = [(key, one, is_copy) for one in task_ids for key, is_copy in task_keys(one)]
         try:
-            messages = self._client.messages(queue.topic, keys=[*keys], max_body_bytes=0)
+            messages = self._client.messages(queue.topic, keys=[key for key, _, _ in keys], max_body_bytes=0)
         except UnknownTopic:
             return
-        for task_id, message in zip(keys.values(), messages, strict=True):
+        for (_, task_id, is_copy), message in zip(keys, messages, strict=True):
             if message is not None:
-                yield _Found(task_id, message.id)
+                yield _Found(task_id, message.id, is_copy)
 
-    def _search(self, queue: Queue, task_ids: set[str]) -> Iterator[_Found]:
-        for message in self._browse(queue, _NOT_DONE, 0):
+    def _search(self, queue: Queue, task_ids: set[str], states: Sequence[str]) -> Iterator[_Found]:
+        for message in self._browse(queue, states, 0):
             task_id = _task_id(message.headers)
             if task_id in task_ids:
                 yield _Found(task_id, message.id)

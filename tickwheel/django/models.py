@@ -15,6 +15,8 @@ from tickwheel.protocol.limits import DEFAULT_PRIORITY as BROKER_PRIORITY
 ID_LENGTH = 64
 NAME_LENGTH = 255
 OUTBOX_TABLE = "tickwheel_task_outbox"
+SEQUENCE = "tickwheel_seq"
+"""A column of the outbox that only the database and the relay know: it counts up. SQLite numbers rows by itself."""
 
 
 class TaskRecord(models.Model):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.db.models.expressions import RawSQL
 
 from tickwheel.django.envelope import Envelope, broker_priority
-from tickwheel.django.models import OUTBOX_TABLE, OutboxMessage
+from tickwheel.django.models import OUTBOX_TABLE, SEQUENCE, OutboxMessage
 from tickwheel.django.options import BackendOptions
 from tickwheel.django.records import aware
 
@@ -34,6 +36,7 @@ class Outbox:
 
     def __init__(self, database: str) -> None:
         self.rows = OutboxMessage.objects.using(database)
+        self._vendor = connections[database].vendor
 
     def add(self, envelope: Envelope, topic: str, run_after: datetime | None) -> None:
         """Writes a task down, in the transaction that is open."""
@@ -52,6 +55,11 @@ class Outbox:
     def move(self, task_id: str, run_after: datetime) -> bool:
         """Gives a task that was not sent another time. Whether it was there."""
         return bool(self.rows.filter(pk=task_id, time_acked=None).update(time_next=_ns(run_after)))
+
+    def unsent(self) -> Iterable[OutboxMessage]:
+        """Those that are to be sent, in the order in which the relay sends them."""
+        sequence = RawSQL("rowid" if self._vendor == "sqlite" else SEQUENCE, ())
+        return self.rows.filter(time_acked=None).order_by("time_next", sequence)
 
     def waiting(self) -> int:
         """How many are to be sent."""

@@ -205,9 +205,13 @@ def _moment(text: str | None) -> datetime | None:
     found = None if text is None else parse_datetime(text)
     if found is None or timezone.is_aware(found) == settings.USE_TZ:
         return found
-    return timezone.make_aware(found) if settings.USE_TZ else timezone.make_naive(found)
+    if settings.USE_TZ:
+        return aware(found)
+    return timezone.make_naive(found, timezone.get_default_timezone())
 
 
 def aware(moment: datetime) -> datetime:
-    """For the broker, which knows no naive times: those are of the project's zone."""
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+    """For the broker, which knows no naive times: those are of the project's zone, whichever a thread has activated."""
+    if not timezone.is_naive(moment):
+        return moment
+    return timezone.make_aware(moment, timezone.get_default_timezone())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -22,7 +23,7 @@ from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.envelope import Envelope, broker_priority
 from tickwheel.django.framework import InvalidTask, Task, normalize_json
 from tickwheel.django.options import Trouble, seconds_or_timedelta
-from tickwheel.protocol.errors import BadArgument, TickwheelError
+from tickwheel.protocol.errors import BadArgument, ScheduleExists, TickwheelError, UnknownSchedule
 from tickwheel.sync import Client
 
 SETTING: Final = "TICKWHEEL_SCHEDULES"
@@ -224,16 +225,28 @@ def synchronise(
             continue
         if dry_run:
             client.preview_schedule(**one.rhythm, count=1)  # says what the broker would not take
-        elif there is None:
-            client.create_schedule(one.name, one.topic, **one.rhythm, **_settings(one))
         else:
-            client.set_schedule(one.name, topic=one.topic, **one.rhythm, **_settings(one))
+            _write(client, one)
         rhythm = one.rhythm.get("cron") or f"every {one.rhythm['every']}"
         yield Change("create" if there is None else "change", one.name, f"{rhythm} to {one.topic}")
     for name in found:
         if not dry_run:
-            client.delete_schedule(name)
+            with suppress(UnknownSchedule):  # another deployment has deleted it
+                client.delete_schedule(name)
         yield Change("delete", name)
+
+
+def _write(client: Client, one: Declared) -> None:
+    """Makes the schedule, or changes what is there; another deployment may do the same, or delete it, meanwhile. A
+    pause stays."""
+    fields = {**one.rhythm, **_settings(one)}
+    while True:
+        with suppress(ScheduleExists):
+            client.create_schedule(one.name, one.topic, **fields)
+            return
+        with suppress(UnknownSchedule):
+            client.set_schedule(one.name, topic=one.topic, **fields)
+            return
 
 
 def _is_of(backend: TickwheelBackend, schedule: Schedule) -> bool:

@@ -90,7 +90,7 @@ class TickwheelTestMixin:
         if options.via != "outbox":
             return
         client = client_of(options)
-        for row in backend.outbox.rows.filter(time_acked=None).order_by("time_next"):
+        for row in backend.outbox.unsent():
             record = backend.records.get(row.pk)
             run_after = None if record is None else record.run_after
             deliver_at_ms = None if run_after is None else -(-row.time_next // 1_000_000)

@@ -22,12 +22,13 @@ from tickwheel.dramatiq.consumer import QueueConsumer
 from tickwheel.dramatiq.retries import BrokerRetries
 from tickwheel.errors import BadArgument, TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import MAX_CREDIT, MAX_PRIORITY
+from tickwheel.sharing.copy_keys import answer_for_all
 
 GROUP: Final = "dramatiq"
 MAX_HOLD: Final = timedelta(days=7)
 _USUAL_PRIORITY: Final = 50
 """Of topics, where Dramatiq's is 0."""
-_ID: Final = "tickwheel_id"
+_IDS: Final = "tickwheel_ids"
 
 
 class TickwheelBroker(dramatiq.Broker):
@@ -191,15 +192,24 @@ class TickwheelBroker(dramatiq.Broker):
 
     def cancel(self, message: dramatiq.Message[Any]) -> CancelResult:
         """Takes a message back that this broker returned, of ``send_with_options`` for example, and that no worker was
-        given yet; the result says truthfully whether it came in time. Raises BadArgument, ConnectionClosed."""
-        message_id: int | None = getattr(message, _ID, None)
-        if message_id is None:
+        given yet; the result says truthfully whether it came in time. One that was enqueued several times is taken back
+        each time: after CANCELLED it is not delivered again. Raises BadArgument, ConnectionClosed."""
+        ids: tuple[int, ...] = getattr(message, _IDS, ())
+        if not ids:
             raise BadArgument(
                 f"Message {message.message_id} was not enqueued here.",
                 advice="Cancel what send(), send_with_options() or enqueue() has returned.",
             )
         with self._connection.used() as client:
-            return client.cancel(id=message_id)
+            results = client.cancel(ids=ids)
+            given = [
+                one
+                for one, result in zip(ids, results, strict=True)
+                if result is CancelResult.ALREADY_DELIVERED
+            ]
+            if given and CancelResult.CANCELLED in results:
+                client.cancel(ids=given, stop=True)
+        return answer_for_all(results)
 
     def flush(self, queue_name: str) -> None:
         """Drops all messages of a queue that no worker has, those that wait for their time, too. Raises
@@ -245,6 +255,6 @@ class TickwheelBroker(dramatiq.Broker):
 
 
 def _sent_as(message: dramatiq.Message[Any], message_id: int) -> None:
-    """Notes the broker's id at the message: it is no field, so it is neither compared nor sent."""
+    """Adds the broker's id to those of the message: they are no field, so they are neither compared nor sent."""
     if isinstance(message, dramatiq.Message):
-        object.__setattr__(message, _ID, message_id)
+        object.__setattr__(message, _IDS, (*getattr(message, _IDS, ()), message_id))

@@ -16,16 +16,16 @@ from tickwheel.client.options import ClientOptions
 from tickwheel.client.results import CancelResult
 from tickwheel.client.url import Urls
 from tickwheel.protocol.limits import MAX_CREDIT
+from tickwheel.sharing.copy_keys import copy_keys_to_try
+from tickwheel.taskiq.cancelling import REPEATS_ASKED, TASK_ID, Cancelling, repeat_key
 from tickwheel.taskiq.connection import Connection
-from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_ID, TASK_NAME, Deliveries, Rejections
+from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_NAME, Deliveries, Rejections
 from tickwheel.taskiq.labels import SCHEDULE, Wishes, wishes_of
 
 TOPIC: Final = "taskiq"
 GROUP: Final = "taskiq"
 MAX_HOLD: Final = timedelta(days=7)
 CREDIT: Final = 200
-_REPEATS_LOOKED_AT: Final = 32
-"""So many retries of a task are found by its id."""
 _KICK: Final = "taskiq-kick"
 """A header that tells a task that is sent twice from one send whose answer was lost."""
 
@@ -95,10 +95,12 @@ class TickwheelBroker(AsyncBroker):
         """Stores a task, and returns when it is on the broker's disk. Raises ClientClosed, BadTime, BadArgument, and
         what ``tickwheel.Client.send`` raises."""
         wishes = wishes_of(message.labels)
-        sent = await self._send(message, key_of(message.task_id, wishes), wishes)
-        if sent and wishes.key is None:
-            # Somebody sends a task twice under one id, and means it.
-            await self._send(message, f"{message.task_id}:{token_hex(8)}", wishes)
+        if not await self._send(message, key_of(message.task_id, wishes), wishes) or wishes.key is not None:
+            return
+        # Somebody sends a task twice under one id, and means it.
+        for key in copy_keys_to_try(message.task_id):
+            if not await self._send(message, key, wishes):
+                return
 
     async def _send(self, message: BrokerMessage, key: str, wishes: Wishes) -> bool:
         """Whether it was there already."""
@@ -126,22 +128,16 @@ class TickwheelBroker(AsyncBroker):
 
     async def cancel(self, task: AsyncTaskiqTask[Any] | str) -> CancelResult:
         """Takes a task back that no worker was given yet, a retry of it, too: what ``kiq`` has returned, or its id (or
-        its ``key``, if it had one). The result says truthfully whether it came in time. Raises ClientClosed,
-        NotConnected."""
+        its ``key``, if it had one). The result says truthfully whether it came in time: after CANCELLED no message of
+        the id is delivered again. What is not found by its key is searched for among all that wait, if the token has
+        the right to. Raises ClientClosed, NotConnected, Forbidden."""
         name = task if isinstance(task, str) else task.task_id
-        keys = [_key(name, repeats) for repeats in range(_REPEATS_LOOKED_AT)]
         async with self._connection.used() as client:
-            results = await client.cancel(self.topic, keys=keys)
-        found = [result for result in results if result is not CancelResult.NOT_FOUND]
-        if CancelResult.CANCELLED in found:
-            return CancelResult.CANCELLED
-        return found[-1] if found else CancelResult.NOT_FOUND
+            return await Cancelling(client, self.topic).cancel(name)
 
 
 def key_of(task_id: str, wishes: Wishes) -> str:
-    """A retry is another message, so it has another key."""
-    return _key(wishes.key or task_id, wishes.repeats)
-
-
-def _key(name: str, repeats: int) -> str:
-    return f"{name}:{repeats}" if repeats else name
+    """A retry is another message, so it has another key: one that `Cancelling` asks for."""
+    if wishes.key is None and wishes.repeats >= REPEATS_ASKED:
+        return next(copy_keys_to_try(task_id))
+    return repeat_key(wishes.key or task_id, wishes.repeats)

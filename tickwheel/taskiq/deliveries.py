@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
-from uuid import NAMESPACE_URL, uuid5
 
 from taskiq import AckableMessage, AsyncBroker, TaskiqMessage
 from taskiq.abc.middleware import TaskiqMiddleware
@@ -19,13 +18,10 @@ from taskiq.result import TaskiqResult
 from tickwheel.client.consumer.message import Batch, Message
 from tickwheel.client.consumer.subscription import Subscription
 from tickwheel.errors import TickwheelError
+from tickwheel.taskiq.cancelling import SLOT, TASK_ID, task_id_of
 
-TASK_ID: Final = "taskiq_id"
-"""The header with the id of the task."""
 TASK_NAME: Final = "taskiq_name"
 SCHEDULE_ID: Final = "taskiq_schedule"
-SLOT: Final = "tickwheel-schedule"
-"""The header that the broker gives to messages of its schedules: name and time."""
 _LAST_S: Final = 5.0
 
 logger = logging.getLogger("tickwheel.taskiq")
@@ -103,26 +99,20 @@ class Deliveries:
     def _handed_out(self, message: Message) -> DeliveredMessage:
         delivery = Delivery(message, self._settled)
         headers = message.headers
-        data, delivery.task_id = message.body, str(headers.get(TASK_ID, ""))
-        slot = headers.get(SLOT)
-        if slot is not None:
-            data, delivery.task_id = self._of_slot(data, f"{slot}/{message.id}", delivery.task_id)
+        data, delivery.task_id = message.body, task_id_of(headers, message.id)
+        if SLOT in headers and TASK_ID not in headers:
+            data = self._of_slot(data, delivery.task_id)
         if delivery.task_id:
             self._at_work[delivery.task_id] = delivery
         return DeliveredMessage(data=data, ack=delivery.ack, reject=delivery.reject)
 
-    def _of_slot(self, data: bytes, slot: str, task_id: str) -> tuple[bytes, str]:
-        """A schedule has one body for all its messages: each slot's task has an id of its own, the same one at a
-        redelivery."""
-        if task_id:
-            return data, task_id
-        task_id = uuid5(NAMESPACE_URL, f"tickwheel:{slot}").hex
+    def _of_slot(self, data: bytes, task_id: str) -> bytes:
         try:
             task = self._broker.formatter.loads(data)
         except Exception:  # Taskiq says what is wrong with it when it reads it
-            return data, task_id
+            return data
         task.task_id = task_id
-        return self._broker.formatter.dumps(task).message, task_id
+        return self._broker.formatter.dumps(task).message
 
     def _settled(self, delivery: Delivery) -> None:
         if self._at_work.get(delivery.task_id) is delivery:

@@ -5,7 +5,7 @@ What has a time is a scheduled message; what recurs, by cron or an interval, is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,17 +17,16 @@ from taskiq.kicker import AsyncKicker
 from tickwheel.client.admin.schedules import Schedule
 from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.columns import check_name
-from tickwheel.client.results import CancelResult
-from tickwheel.errors import BadArgument, ScheduleExists, UnknownSchedule, UnknownTopic
+from tickwheel.errors import ScheduleExists, UnknownTopic
 from tickwheel.taskiq.broker import TickwheelBroker
+from tickwheel.taskiq.cancelling import TASK_ID
 from tickwheel.taskiq.crons import checked_cron, offset_of, zone_of
 from tickwheel.taskiq.declared import declared
-from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_ID, TASK_NAME
+from tickwheel.taskiq.deliveries import SCHEDULE_ID, TASK_NAME
 from tickwheel.taskiq.labels import DELAY, DELIVER_AT, KEY, SCHEDULE, moment, wishes_of
+from tickwheel.taskiq.replacing import Waiting, is_once
 
 PREFIX: Final = "taskiq."
-_REPLACED_MOST: Final = 32
-"""So often the task of one schedule id may be replaced before it has run."""
 _PAGE: Final = 200
 
 
@@ -51,25 +50,27 @@ class TickwheelScheduleSource(ScheduleSource):
         check_name(prefix, "schedule")
         self._broker = broker
         self._prefix = prefix
-        self._rules = {"catch_up": catch_up, "overlap": overlap}
+        self._rules: dict[str, Any] = {"catch_up": catch_up, "overlap": overlap}
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
-        """Keeps a task for later; one with the same id is replaced. What is in the past is due now. Raises BadSchedule,
-        BadTime, BadArgument, ClientClosed, NotConnected."""
+        """Keeps a task for later. What waits under the same id is replaced: a message or a schedule by its like in one
+        step, and whatever it is, nothing is lost before the new task is kept. A schedule that somebody has paused stays
+        paused. What is in the past is due now. Raises BadSchedule, BadTime, BadArgument, ClientClosed, NotConnected."""
+        waiting = self._waiting(schedule.schedule_id)
         if schedule.time is not None:
-            await self._add_once(schedule, schedule.time, replaces=True)
+            body, message, time = await self._once(schedule, schedule.time)
+            await waiting.set_once(body, time, message)
             return
-        has_cron = schedule.cron is not None
-        start = (
-            None if has_cron or schedule.interval is None else datetime.now(UTC) + _seconds(schedule.interval)
-        )
+        is_interval = schedule.cron is None and schedule.interval is not None
+        start = datetime.now(UTC) + _seconds(schedule.interval or 0) if is_interval else None
         rhythm = _rhythm_of(schedule, start=start)
-        with suppress(UnknownSchedule):
-            await self._broker.client.delete_schedule(self._name(schedule.schedule_id))
-        await self._create(schedule, **rhythm)
-        if start is not None:
+        body, message = await self._recurring(schedule)
+        await waiting.set_recurring(body, {**self._rules, **rhythm}, message)
+        if is_interval:
             # The first one is due now, by whatever clock.
-            await self._broker.client.trigger_schedule(self._name(schedule.schedule_id))
+            body, message = await self._recurring(schedule, has_id=True)
+            del message["headers"][SCHEDULE_ID]
+            await waiting.send_first(body, message)
 
     async def declare(self) -> None:
         """Keeps the schedules that stand at the broker's tasks (``@broker.task(schedule=[{"cron": "0 9 * * *"}])``),
@@ -83,62 +84,47 @@ class TickwheelScheduleSource(ScheduleSource):
             if schedule_id in known:
                 continue
             if one.time is not None:
-                await self._add_once(one, one.time, replaces=False)
+                body, message, time = await self._once(one, one.time)
+                await self._waiting(schedule_id).add_once(body, time, message)
                 continue
+            body, message = await self._recurring(one)
+            rhythm = _rhythm_of(one, start=datetime.fromtimestamp(0, UTC))
             with suppress(ScheduleExists):  # another process was first
-                await self._create(one, **_rhythm_of(one, start=datetime.fromtimestamp(0, UTC)))
+                await self._broker.client.create_schedule(
+                    self._name(schedule_id), self._broker.topic, body=body, **message, **self._rules, **rhythm
+                )
         for schedule_id in known - wanted.keys():
             if schedule_id.startswith(marked):
                 await self.delete_schedule(schedule_id)
 
-    async def _add_once(self, schedule: ScheduledTask, time: datetime, *, replaces: bool) -> None:
+    async def _once(self, schedule: ScheduledTask, time: datetime) -> tuple[bytes, dict[str, Any], datetime]:
+        """The body, the priority and headers, and the time of a task with a time."""
+        at = moment(time)
         labels = {name: value for name, value in schedule.labels.items() if name not in (DELAY, KEY)}
-        labels |= {SCHEDULE: schedule.schedule_id, DELIVER_AT: moment(time).isoformat()}
-        message = await self._prepared(schedule, labels)
-        dumped = self._broker.formatter.dumps(message)
-        headers = {
-            TASK_ID: message.task_id,
-            TASK_NAME: message.task_name,
-            SCHEDULE_ID: schedule.schedule_id,
-        }
-        wishes = wishes_of(dumped.labels)
-        client, topic = self._broker.client, self._broker.topic
-        for key in _keys(schedule.schedule_id):
-            sent = await client.send(
-                topic,
-                dumped.message,
-                key=key,
-                deliver_at=wishes.deliver_at,
-                priority=wishes.priority,
-                headers=headers,
-            )
-            if not sent.duplicate or not replaces:
-                return
-            await client.cancel(topic, key=key)
-        raise BadArgument(
-            f"The schedule {schedule.schedule_id} was replaced {_REPLACED_MOST} times.",
-            advice="Use another id.",
-        )
+        labels |= {SCHEDULE: schedule.schedule_id, DELIVER_AT: at.isoformat()}
+        body, message = await self._message(schedule, labels, has_id=True)
+        return body, message, at
 
-    async def _create(self, schedule: ScheduledTask, **rhythm: Any) -> None:
+    async def _recurring(
+        self, schedule: ScheduledTask, *, has_id: bool = False
+    ) -> tuple[bytes, dict[str, Any]]:
+        """The body, and the priority and headers, of a task that comes again and again, or of one of its times, which
+        has an id."""
         labels = {
             name: value for name, value in schedule.labels.items() if name not in (DELAY, DELIVER_AT, KEY)
         }
-        message = await self._prepared(schedule, labels | {SCHEDULE: schedule.schedule_id})
+        has_id = has_id or schedule.task_id is not None
+        return await self._message(schedule, labels | {SCHEDULE: schedule.schedule_id}, has_id=has_id)
+
+    async def _message(
+        self, schedule: ScheduledTask, labels: dict[str, Any], *, has_id: bool
+    ) -> tuple[bytes, dict[str, Any]]:
+        message = await self._prepared(schedule, labels)
         dumped = self._broker.formatter.dumps(message)
         headers = {TASK_NAME: message.task_name, SCHEDULE_ID: schedule.schedule_id}
-        if schedule.task_id is not None:
-            headers[TASK_ID] = schedule.task_id
-        settings: dict[str, Any] = {
-            "body": dumped.message,
-            "headers": headers,
-            "priority": wishes_of(dumped.labels).priority,
-            **self._rules,
-            **rhythm,
-        }
-        await self._broker.client.create_schedule(
-            self._name(schedule.schedule_id), self._broker.topic, **settings
-        )
+        if has_id:
+            headers[TASK_ID] = message.task_id
+        return dumped.message, {"priority": wishes_of(dumped.labels).priority, "headers": headers}
 
     async def _prepared(self, schedule: ScheduledTask, labels: dict[str, Any]) -> TaskiqMessage:
         """As Taskiq would send it at its time: ids and labels are made, and middlewares have seen it."""
@@ -153,25 +139,21 @@ class TickwheelScheduleSource(ScheduleSource):
     async def delete_schedule(self, schedule_id: str) -> None:
         """Nothing more is sent of it; what a worker was given already stays with it. It is no error if there is none.
         Raises ClientClosed, NotConnected."""
-        client = self._broker.client
-        with suppress(UnknownSchedule):
-            await client.delete_schedule(self._name(schedule_id))
-        results: Sequence[CancelResult] = await client.cancel(
-            self._broker.topic, keys=list(_keys(schedule_id))
-        )
-        assert len(results) == _REPLACED_MOST
+        await self._waiting(schedule_id).delete()
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """What waits, in the whole topic: a task with a time first. It reads all of it. Raises ClientClosed."""
-        once = [self._of_message(one) async for one in self._waiting() if SCHEDULE_ID in one.headers]
-        recurring = await self._broker.client.schedules(count=0)
-        return once + [
+        once = [self._of_message(one) async for one in self._browsed() if SCHEDULE_ID in one.headers]
+        kept = [
             self._of_schedule(one)
-            for one in recurring
-            if one.name.startswith(self._prefix) and one.topic == self._broker.topic
+            for one in await self._broker.client.schedules(count=1)
+            if one.name.startswith(self._prefix)
+            and one.topic == self._broker.topic
+            and (one.next_ms or not is_once(one))
         ]
+        return once + kept
 
-    async def _waiting(self) -> AsyncIterator[BrowsedMessage]:
+    async def _browsed(self) -> AsyncIterator[BrowsedMessage]:
         last = 0
         while True:
             try:
@@ -198,9 +180,11 @@ class TickwheelScheduleSource(ScheduleSource):
     def _of_schedule(self, one: Schedule) -> ScheduledTask:
         task = self._broker.formatter.loads(one.body)
         task.parse_labels()
-        rhythm: dict[str, Any] = (
-            {"cron": one.cron, "cron_offset": offset_of(one.tz)} if one.cron else {"interval": one.every}
-        )
+        rhythm: dict[str, Any] = {"interval": one.every}
+        if is_once(one):
+            rhythm = {"time": one.start}
+        elif one.cron:
+            rhythm = {"cron": one.cron, "cron_offset": offset_of(one.tz)}
         return self._scheduled(task, one.headers[SCHEDULE_ID], task_id=one.headers.get(TASK_ID), **rhythm)
 
     def _scheduled(self, task: TaskiqMessage, schedule_id: str, **fields: Any) -> ScheduledTask:
@@ -221,6 +205,9 @@ class TickwheelScheduleSource(ScheduleSource):
     def _name(self, schedule_id: str) -> str:
         return f"{self._prefix}{schedule_id}"
 
+    def _waiting(self, schedule_id: str) -> Waiting:
+        return Waiting(self._broker.client, self._broker.topic, schedule_id, name=self._name(schedule_id))
+
 
 def _seconds(interval: int | timedelta) -> timedelta:
     return interval if isinstance(interval, timedelta) else timedelta(seconds=interval)
@@ -232,9 +219,3 @@ def _rhythm_of(schedule: ScheduledTask, *, start: datetime | None) -> dict[str, 
         return {"cron": checked_cron(schedule.cron), "tz": zone_of(schedule.cron_offset)}
     assert schedule.interval is not None
     return {"every": _seconds(schedule.interval), "start": start}
-
-
-def _keys(schedule_id: str) -> Sequence[str]:
-    """A key is remembered after its message was cancelled, so that of another one has to be another one."""
-    name = f"schedule:{schedule_id}"
-    return [name, *(f"{name}:{number}" for number in range(1, _REPLACED_MOST))]

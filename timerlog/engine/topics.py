@@ -79,8 +79,9 @@ class Topics:
         *,
         maker: Maker | None = None,
     ) -> TopicRecord:
-        """Creating what is there with exactly these settings changes nothing: it is how a repeated request ends. Raises
-        ``TopicExists``, ``BadName``, ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
+        """Creating what is there with exactly these settings changes nothing, a pause neither: it is how a repeated
+        request ends, and how programs declare what they need. Raises ``TopicExists``, ``BadName``,
+        ``BadTopicSettings``, ``TooManyTopics``, ``DiskFull``."""
         check_name(name)
         if shards != 0 and not 2 <= shards <= MAX_SHARDS:
             raise BadTopicSettings(f"{shards} shards are not possible: 2 to {MAX_SHARDS}, or none")
@@ -88,7 +89,7 @@ class Topics:
         if name not in self._tables.topic_ids:
             return self._create(name, settings, shards, now_ms, is_answer=True, maker=maker)
         known = self.record(name)
-        if (known.settings, known.shards, known.paused) != (settings, shards, False):
+        if (known.settings, known.shards) != (settings, shards):
             raise TopicExists(f"there is a topic {name!r} already, and it has other settings")
         return known
 

@@ -125,8 +125,9 @@ def fields_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def says_the_same(one: Schedule, other: Schedule) -> bool:
-    """Whether two schedules differ only in how far they are."""
-    names = set(Schedule.__struct_fields__) - OWN
+    """Whether two schedules differ only in how far they are, and in whether somebody has paused them: who declares a
+    schedule does not say that."""
+    names = set(Schedule.__struct_fields__) - OWN - {"paused"}
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 

@@ -22,6 +22,11 @@ def test_the_programs_of_the_page(daemon: Daemon, tmp_path: Path) -> None:
         assert text.startswith(f"# {file}\n")
         (tmp_path / file).write_text(text.replace("tickwheel://127.0.0.1:7411", daemon.url))
     subprocess.run([sys.executable, "send.py"], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    revoke = "from shop import app, remind; print(app.control.revoke(remind.apply_async((20,), countdown=3600).id))"
+    told = subprocess.run(
+        [sys.executable, "-c", revoke], cwd=tmp_path, check=True, timeout=PATIENCE_S, capture_output=True
+    )
+    assert b"cancelled" in told.stdout
     with tickwheel.sync.Client(daemon.url) as client:
         topic = client.topic("celery")
         assert (topic.ready, topic.scheduled) == (1, 2)

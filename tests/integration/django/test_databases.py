@@ -12,6 +12,7 @@ from tests.integration.django.test_outbox import (
     test_cancel_and_reschedule_on_both_sides_of_the_relay,
     test_kills_of_producers_relays_and_workers,
     test_only_what_was_committed_is_sent,
+    test_tasks_of_one_time_are_sent_in_the_order_of_enqueueing,
 )
 from tests.integration.django.test_worker import (
     test_a_killed_worker,
@@ -29,6 +30,7 @@ __all__ = [
     "test_only_what_was_committed_is_sent",
     "test_processes_are_started_again_and_stopped",
     "test_tasks_of_each_kind",
+    "test_tasks_of_one_time_are_sent_in_the_order_of_enqueueing",
 ]
 
 

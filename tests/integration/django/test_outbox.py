@@ -53,6 +53,28 @@ def test_only_what_was_committed_is_sent(
     assert list(Letter.objects.order_by("id").values_list("text", flat=True)) == ["an order", "for an order"]
 
 
+def test_tasks_of_one_time_are_sent_in_the_order_of_enqueueing(
+    processes: Callable[..., Processes], daemon: Daemon, prefix: str
+) -> None:
+    from django.db import transaction
+    from django.utils import timezone
+
+    from tests.support.frameworks.django_project import tasks
+    from tickwheel.django.models import SEQUENCE
+    from tickwheel.outbox.sequence import SEQUENCE as OF_THE_RELAY
+
+    made = processes(via="outbox")
+    due = timezone.now() + timedelta(days=1)
+    with transaction.atomic():
+        ids = [tasks.add.using(run_after=due).enqueue(number).id for number in range(30)]
+    ids += [tasks.add.using(run_after=due).enqueue(number).id for number in range(30)]
+    assert SEQUENCE == OF_THE_RELAY
+    backend: Any = tasks.add.get_backend()
+    assert [row.pk for row in backend.outbox.unsent()] == ids
+    assert made.run("tickwheel_relay", "--once") == "60 sent.\n"
+    assert keys(daemon, f"{prefix}default") == ids
+
+
 def test_a_relay_that_runs(processes: Callable[..., Processes]) -> None:
     from django.utils import timezone
 

@@ -306,6 +306,23 @@ def test_cancelled_in_time_and_too_late(broker: TickwheelBroker) -> None:
         broker.cancel(note.message("elsewhere"))
 
 
+def test_a_message_that_was_enqueued_again_is_cancelled_each_time(
+    broker: TickwheelBroker, client: sync.Client
+) -> None:
+    @dramatiq.actor(broker=broker)
+    def note() -> None: ...
+
+    message = note.send()
+    topic = broker.topic_of("default")
+    with client.subscribe(topic, "dramatiq") as held:
+        assert held.receive(PATIENCE_S) is not None
+        broker.enqueue(message, delay=3_600_000)
+        broker.enqueue_many([message, message], delay=7_200_000)
+        assert broker.cancel(message) == "cancelled"
+    assert broker.unfinished("default") == 0
+    assert broker.cancel(message) in ("already_cancelled", "not_found", "already_acked")
+
+
 def test_flushing(broker: TickwheelBroker) -> None:
     @dramatiq.actor(broker=broker)
     def note() -> None: ...

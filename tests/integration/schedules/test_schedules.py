@@ -234,8 +234,10 @@ async def test_a_name_is_taken_once(daemon: Daemon) -> None:
             with pytest.raises(ScheduleExists):
                 await client.create_schedule("once", "t", **other)  # type: ignore[arg-type]
         await client.pause_schedule("once")
+        again = await client.create_schedule("once", "t", every=timedelta(hours=1), headers={"a": 1})
+        assert again.paused, "who declares it at a start does not resume what somebody has paused"
         with pytest.raises(ScheduleExists):
-            await client.create_schedule("once", "t", every=timedelta(hours=1), headers={"a": 1})
+            await client.create_schedule("once", "t", every=timedelta(hours=2), headers={"a": 1})
         await client.delete_schedule("once")
 
 

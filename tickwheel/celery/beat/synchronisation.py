@@ -103,14 +103,26 @@ class Synchronisation:
         return done
 
     def _write(self, planned: PlannedSchedule, known: Schedule | None, done: Written) -> None:
-        if known is None:
-            try:
-                fields = {**_fields(planned.message), **self._rhythm(planned.rhythm)}
-                self._client.create_schedule(planned.name, planned.message.topic, **fields)
-                done.created.append(planned.name)
-                return
-            except ScheduleExists:
-                known = self._client.schedule(planned.name, count=0)  # another beat was faster
+        while True:
+            if known is None:
+                with suppress(ScheduleExists):  # another beat was faster
+                    fields = {**_fields(planned.message), **self._rhythm(planned.rhythm)}
+                    self._client.create_schedule(planned.name, planned.message.topic, **fields)
+                    done.created.append(planned.name)
+                    return
+            else:
+                with suppress(UnknownSchedule):  # it was deleted meanwhile
+                    self._change(planned, known, done)
+                    return
+            known = self._find(planned.name)
+
+    def _find(self, name: str) -> Schedule | None:
+        try:
+            return self._client.schedule(name, count=0)
+        except UnknownSchedule:
+            return None
+
+    def _change(self, planned: PlannedSchedule, known: Schedule, done: Written) -> None:
         if not self._is_own(known):
             done.foreign.append(planned.name)
             return

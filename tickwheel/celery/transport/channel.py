@@ -31,6 +31,7 @@ from tickwheel.protocol.errors import (
     DiskFull,
     GroupInUse,
     NotConnected,
+    TopicExists,
     TopicInUse,
     UnknownGroup,
     UnknownTopic,
@@ -155,7 +156,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             try:
                 broker.create_group(source.topic, source.group, start="latest", ephemeral=ephemeral)
             except UnknownTopic:
-                broker.create_topic(source.topic)
+                with suppress(TopicExists):  # another process was first, and gave it settings
+                    broker.create_topic(source.topic)
                 continue
             break
 

@@ -1,7 +1,7 @@
 """Sends messages: confirmed one by one, or *pipelined*, when confirmations are awaited for many together.
 
 Each message has a key, so it is safe to send it again when a connection breaks. That of a task that waits for its time
-is known to others, who cancel by it; when it is taken by another message, this one has a suffix.
+is known to others, who cancel by it; when it is taken by another message, this message has another key that they know.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from tickwheel import sync
 from tickwheel.celery.eta import ETA_HEADER, held_back, refuse_protocol_1
-from tickwheel.celery.keys import another_key, eta_key
+from tickwheel.celery.keys import eta_key, other_keys
 from tickwheel.celery.transport.envelope import broker_headers, encode
 from tickwheel.celery.transport.options import Options
 from tickwheel.client.calls import FlightKey, SendFlight
@@ -165,7 +166,7 @@ class Sender:
             if len(self._open) >= OPEN_MAX:
                 self._confirm(OPEN_MAX // 2)
         elif message.key is not None:
-            self._send_once(topic, message, message.key)
+            self._send_once(topic, message, chain((message.key,), other_keys(message.key)))
         else:
             self._client.send(
                 topic,
@@ -175,8 +176,9 @@ class Sender:
                 priority=message.priority,
             )
 
-    def _send_once(self, topic: str, message: Outgoing, key: str) -> None:
-        while True:
+    def _send_once(self, topic: str, message: Outgoing, keys: Iterable[str]) -> None:
+        """Under the first of these keys that no other message has."""
+        for key in keys:
             result = self._client.send(
                 topic,
                 message.body,
@@ -188,8 +190,6 @@ class Sender:
             # What is there and is this very message was sent by this call, before the connection broke.
             if not (result.duplicate and result.differs):
                 return
-            assert message.key is not None
-            key = another_key(message.key)
 
     def _begin(self, topic: str, message: Outgoing) -> _Open:
         session = self._client.session
@@ -261,4 +261,4 @@ class Sender:
         if isinstance(result, TickwheelError):
             raise result
         if one.message.key is not None and result.duplicate and result.differs:
-            self._send_once(one.topic, one.message, another_key(one.message.key))
+            self._send_once(one.topic, one.message, other_keys(one.message.key))

@@ -201,7 +201,8 @@ class ScheduleRequests(Requests):
         ``overlap`` "skip": not while the message of the slot before is not done (acked by every group of the topic).
         ``catch_up``, for slots that passed while the broker was down: "none", "last" (one message), or "all".
         ``window``: each message is due somewhere in so long after its slot, always at the same place.
-        To create a schedule that is there with exactly these settings succeeds and changes nothing.
+        To create a schedule that is there with exactly these settings succeeds and changes nothing; if somebody has
+        paused it, it stays paused.
         Raises BadSchedule, ScheduleExists, TooManySchedules, UnknownTopic.
         """
         check_name(name, "schedule")

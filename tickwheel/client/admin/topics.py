@@ -108,7 +108,8 @@ class TopicRequests(Requests):
     ) -> TopicInfo:
         """Creates a topic. Raises TopicExists, BadTopicSettings, BadTopicName, TooManyTopics.
 
-        To create a topic that is there with exactly these settings succeeds and changes nothing.
+        To create a topic that is there with exactly these settings succeeds and changes nothing; if somebody has paused
+        it, it stays paused.
 
         Durations (a timedelta, or with _ms behind the name an int): ack_wait, min_backoff, max_backoff, purge_after,
         retention, spread. Numbers: max_attempts, batch_size, cache_size, priority, rate (deliveries a second to each

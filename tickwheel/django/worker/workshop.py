@@ -16,7 +16,7 @@ from django.db import connections
 from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.options import BackendOptions
 from tickwheel.django.worker.execution import Execution, Running
-from tickwheel.protocol.errors import TickwheelError, TopicExists
+from tickwheel.protocol.errors import TickwheelError, TopicExists, UnknownTopic
 from tickwheel.sync import Client
 from tickwheel.worker.handler import Handler, Options
 from tickwheel.worker.outcomes import GiveUp, Retry
@@ -137,14 +137,20 @@ class Workshop:
 def prepare_topic(client: Client, topic: str, options: BackendOptions) -> None:
     """Makes the topic of a queue, with the lease that the options ask for; one that is there gets it."""
     settings: dict[str, Any] = {} if options.lease is None else {"ack_wait": options.lease}
-    try:
-        client.create_topic(topic, **settings)
-    except TopicExists:
-        info = client.topic(topic)
-        if info.settings.get("max_attempts"):
-            _log.warning(
-                "topic %r has max_attempts: its broker may give tasks up before their attempts are used",
-                topic,
-            )
-        if settings:
-            client.set_topic(topic, **settings)
+    while True:
+        with suppress(TopicExists):
+            client.create_topic(topic, **settings)
+            return
+        with suppress(UnknownTopic):  # it was deleted meanwhile
+            _set_topic(client, topic, settings)
+            return
+
+
+def _set_topic(client: Client, topic: str, settings: dict[str, Any]) -> None:
+    if client.topic(topic).settings.get("max_attempts"):
+        _log.warning(
+            "topic %r has max_attempts: its broker may give tasks up before their attempts are used",
+            topic,
+        )
+    if settings:
+        client.set_topic(topic, **settings)

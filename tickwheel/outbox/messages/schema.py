@@ -17,16 +17,18 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import NoSuchTableError, ProgrammingError
+from sqlalchemy.sql.elements import ColumnElement
 
 from tickwheel.outbox.creation import one_at_a_time
 from tickwheel.outbox.database import Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.columns import REQUIRED, check_types, check_widths, narrow_columns
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
+from tickwheel.outbox.sequence import SEQUENCE, sequence_columns, sequence_of
 from tickwheel.outbox.watch import add_triggers, channel_of
 
 logger = logging.getLogger("tickwheel.outbox")
-_OWN: Final = frozenset(REQUIRED[1:])
+_OWN: Final = frozenset((*REQUIRED[1:], SEQUENCE))
 _COMMENTS: Final = sa.Table(
     "tickwheel_message_tables",
     sa.MetaData(),
@@ -50,6 +52,8 @@ class Schema:
     columns: tuple[str, ...]
     version: tuple[Any, ...]
     is_strict: bool
+    sequence: ColumnElement[Any] | None = None
+    """What orders messages of one time as they were written; None: their ids."""
 
 
 def create(database: Database, connection: Connection, table: sa.Table) -> None:
@@ -178,7 +182,8 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
         logger.warning("%s: a message table with this column would not be adopted: %s", name, narrow)
     checks = {one["name"] for one in sa.inspect(connection).get_check_constraints(name)}
     is_strict = _named(name, _CHECK) in checks and not table.c.priority.nullable
-    return Schema(table, settings, _streamed(table, settings), version, is_strict)
+    sequence = sequence_of(database.kind, connection, table)
+    return Schema(table, settings, _streamed(table, settings), version, is_strict, sequence)
 
 
 _JSON_OF_MARIADB: Final = re.compile(r"json_valid\(`(.+)`\)?")
@@ -244,6 +249,7 @@ def definition(
     own_id = (
         [] if any(one.name == "id" for one in user_columns) else [sa.Column("id", number, primary_key=True)]
     )
+    counting = sequence_columns(kind, user_columns)
     due_now = sa.text(f"({now_ns(kind)})")
     table = sa.Table(
         name,
@@ -253,6 +259,7 @@ def definition(
         sa.Column("epoch", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("time_next", sa.BigInteger, server_default=due_now),
         sa.Column("time_acked", sa.BigInteger),
+        *counting,
         *user_columns,
         # A message without a time would never be delivered, without any error.
         sa.CheckConstraint("(time_acked is null) <> (time_next is null)", name=_named(name, _CHECK)),
@@ -263,7 +270,7 @@ def definition(
         sqlite_autoincrement=bool(own_id),  # an id is never given twice
     )
     open_only = sa.text("time_acked is null")
-    pending = (table.c.priority, table.c.time_next, table.c.id)
+    pending = (table.c.priority, table.c.time_next, *(counting or [table.c.id]))
     if kind == "mariadb":
         sa.Index(_named(name, "poller"), table.c.time_acked, *pending)
     else:
@@ -312,4 +319,4 @@ def _streamed(table: sa.Table, settings: MessageSettings) -> tuple[str, ...]:
         raise BadTable(f"vt_message_cols names {', '.join(unknown)}, which {table.name} does not have.")
     if settings.columns:
         return tuple(settings.columns)
-    return ("id", *(str(one.name) for one in table.columns if one.name not in REQUIRED))
+    return ("id", *(str(one.name) for one in table.columns if one.name not in (*REQUIRED, SEQUENCE)))

@@ -69,6 +69,7 @@ class Statements:
         self._schema = schema
         self._table = schema.table
         self._is_open = self._table.c.time_acked.is_(None)
+        self._sequence = self._table.c.id if schema.sequence is None else schema.sequence
         self._last_epoch = range_of(self._kind, self._table.c.epoch)[1]
         self._lanes = self._make_lanes(sa.func.min)
         self._lane_cache: dict[int, Any] = {}
@@ -157,7 +158,7 @@ class Statements:
                         t.c.priority == sa.bindparam(f"p{index}", type_=sa.BigInteger),
                         t.c.time_next <= sa.bindparam("now", type_=sa.BigInteger),
                     )
-                    .order_by(t.c.time_next, t.c.id)
+                    .order_by(t.c.time_next, self._sequence)
                     .limit(sa.bindparam("limit", type_=sa.Integer))
                     .subquery(f"lane{index}")
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.purging import purge_some
 from tickwheel.outbox.messages.settings import MAX_BATCH_SIZE, MessageSettings
 from tickwheel.outbox.messages.values import values_refused
+from tickwheel.outbox.sequence import SEQUENCE
 from tickwheel.outbox.transactions import AnyTransaction, joined
 from tickwheel.protocol.errors import BadArgument, BadTime
 
@@ -151,30 +153,31 @@ class MessageTable(TableForm):
         """Inserts many messages in the caller's transaction: a mapping of columns each, which may hold ``time_next``
         (epoch ns) and ``priority`` of their own. All or, with an error, none of them. Returns how many."""
         due = self._due(deliver_at, delay, delay_ms)
-        groups: dict[frozenset[str], list[dict[str, Any]]] = {}
+        made: list[dict[str, Any]] = []
         for given in listed(rows, "rows", '[{"message": "..."}]'):
             if not isinstance(given, Mapping):
                 raise BadArgument(
                     f"{shown(given)} is no row.",
                     advice='Each row is a mapping of columns: {"message": "..."}',
                 )
-            row = self._row(dict(given), priority)
-            groups.setdefault(frozenset(row), []).append(row)
-        insert, count = sa.insert(self.table), sum(map(len, groups.values()))
+            made.append(self._row(dict(given), priority))
+        insert, count = sa.insert(self.table), len(made)
         with (
             joined(connection, self.database) as one,
             values_refused(self.name),
             savepoint(one) if count > 1 else nullcontext(),
         ):
-            for names, made in groups.items():
-                one.execute(insert if "time_next" in names else insert.values(time_next=due), made)
+            for names, alike in groupby(made, key=frozenset):  # in their order
+                one.execute(insert if "time_next" in names else insert.values(time_next=due), [*alike])
         return count
 
     def _row(self, values: dict[str, Any], priority: int | None) -> dict[str, Any]:
         unknown = [
             name
             for name in values
-            if not isinstance(name, str) or name not in self.table.c or name in ("epoch", "time_acked")
+            if not isinstance(name, str)
+            or name not in self.table.c
+            or name in ("epoch", "time_acked", SEQUENCE)
         ]
         if unknown:
             raise BadArgument(

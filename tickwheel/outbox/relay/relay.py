@@ -33,6 +33,7 @@ from tickwheel.outbox.relay.ledger import Ledger
 from tickwheel.outbox.relay.log import log
 from tickwheel.outbox.relay.rows import OWN_TOPICS, RowReader
 from tickwheel.outbox.relay.store import RelayStore
+from tickwheel.outbox.sequence import sequence_of
 from tickwheel.outbox.threads import finish_in_thread
 from tickwheel.outbox.watch import Bell, Watch, watch_table
 from tickwheel.protocol.errors import BadArgument, TickwheelError
@@ -239,9 +240,10 @@ class Relay:
                 self._table, streamed = _reflected(database, connection, self._table)
                 if self._columns["columns"] is None:
                     self._columns["columns"] = streamed
+            sequence = sequence_of(database.kind, connection, self._table)
         ledger = Ledger(database, self._table)
         ledger.create()
-        return RelayStore(database, RowReader(self._table, **self._columns)), ledger
+        return RelayStore(database, RowReader(self._table, **self._columns, sequence=sequence)), ledger
 
 
 async def _look(watch: Watch, mover: BatchMover) -> bool:

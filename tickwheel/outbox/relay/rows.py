@@ -22,13 +22,14 @@ from tickwheel.client.columns import (
     encode_one_order_key,
 )
 from tickwheel.outbox.errors import BadTable
+from tickwheel.outbox.sequence import SEQUENCE
 from tickwheel.protocol.errors import BadTime, BadTopicName, KeyTooLong
 from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_KEY_BYTES, MAX_PRIORITY, MAX_TIME_MS
 
 if TYPE_CHECKING:
     from tickwheel.protocol.bodies.requests import HelloOk
 
-BOOKKEEPING: Final = ("priority", "epoch", "time_next", "time_acked")
+BOOKKEEPING: Final = ("priority", "epoch", "time_next", "time_acked", SEQUENCE)
 """The columns of a message table that are no part of its messages."""
 OWN_TOPICS: Final = "tickwheel."
 """How the names of topics begin that are Tickwheel's own."""
@@ -92,10 +93,13 @@ class RowReader:
         order_key: str | None = None,
         key: str | None = None,
         topic: str | None = None,
+        sequence: sa.ColumnElement[Any] | None = None,
     ) -> None:
-        """``columns``: those of the message, the id among them; all of the user's if None. Raises BadTable."""
+        """``columns``: those of the message, the id among them; all of the user's if None. ``sequence``: what orders
+        rows of one time as they were written, by default their ids. Raises BadTable."""
         self.table = table
-        _check_columns(table, [*BOOKKEEPING, "id"])
+        self.sequence = table.c.id if sequence is None else sequence
+        _check_columns(table, [name for name in (*BOOKKEEPING, "id") if name != SEQUENCE])
         user = [column.name for column in table.columns if column.name not in BOOKKEEPING]
         chosen = user if columns is None else list(columns)
         _check_columns(table, chosen)
@@ -116,14 +120,16 @@ class RowReader:
         """Fingerprints can be compared between readers of the same shape only."""
 
     def select(self) -> sa.Select[Any]:
-        """What to select: id, time_next, priority, time_acked, then the columns of the message."""
+        """What to select: id, time_next, priority, time_acked, the place in the sequence, then the columns of the
+        message."""
         table = self.table
-        fixed = [table.c.id, table.c.time_next, table.c.priority, table.c.time_acked]
+        place = self.sequence.label("tickwheel_place")
+        fixed = [table.c.id, table.c.time_next, table.c.priority, table.c.time_acked, place]
         return sa.select(*fixed, *(table.c[name] for name in self._read))
 
     def outgoing(self, row: Any) -> Outgoing:
         """The message of a row of ``select``."""
-        row_id, time_next, priority, values = row[0], int(row[1]), row[2], tuple(row[4:])
+        row_id, time_next, priority, values = row[0], int(row[1]), row[2], tuple(row[5:])
         named = {"id": row_id, **dict(zip(self._read, values, strict=True))}
         order_key = None if self.order_key is None else named[self.order_key]
         key = None if self.key is None else named[self.key]

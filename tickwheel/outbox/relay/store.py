@@ -86,18 +86,19 @@ class RelayStore:
         self._columns = reader.table.c
 
     def unsent(self, connection: Connection, limit: int, hidden: Collection[Any]) -> list[sa.Row[Any]]:
-        """Up to ``limit`` rows that are to be sent, those that are due first in front, locked; none of ``hidden``.
-        What others have locked is passed over: it comes when they are done."""
-        columns = self._columns
+        """Up to ``limit`` rows that are to be sent, locked: those that are due first in front, and of one time those
+        that were written first; none of ``hidden``. What others have locked is passed over: it comes when they are
+        done."""
+        columns, sequence = self._columns, self.reader.sequence
         statement = self._locking(self.reader.select(), skip=True)
         statement = statement.where(columns.time_acked.is_(None), columns.time_next.is_not(None))
         if hidden:
             statement = statement.where(columns.id.not_in(list(hidden)[:_HIDDEN_MAX]))
-        statement = statement.order_by(columns.time_next, columns.id).limit(limit)
+        statement = statement.order_by(columns.time_next, sequence).limit(limit)
         kept: list[sa.Row[Any]] = []
         last: sa.Row[Any] | None = None
         while True:
-            page = statement if last is None else statement.where(_behind(columns, last))
+            page = statement if last is None else statement.where(_behind(columns, sequence, last))
             rows = connection.execute(page).all()
             kept += [row for row in rows if row[0] not in hidden] if len(hidden) > _HIDDEN_MAX else rows
             if len(kept) >= limit or len(rows) < limit:
@@ -127,6 +128,8 @@ class RelayStore:
         return statement.with_for_update(skip_locked=skip)
 
 
-def _behind(columns: Any, row: Any) -> sa.ColumnElement[bool]:
+def _behind(columns: Any, sequence: sa.ColumnElement[Any], row: Any) -> sa.ColumnElement[bool]:
     """Rows behind this one in the order of ``unsent``."""
-    return sa.or_(columns.time_next > row[1], sa.and_(columns.time_next == row[1], columns.id > row[0]))
+    return sa.or_(
+        columns.time_next > row[1], sa.and_(columns.time_next == row[1], sequence > row.tickwheel_place)
+    )

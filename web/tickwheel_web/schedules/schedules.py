@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -74,17 +75,14 @@ def _arguments(given: NewSchedule) -> dict[str, Any]:
 
 
 async def _set(asked: Asked, name: str, arguments: dict[str, Any]) -> tuple[Found, bool]:
-    """Replaces it, or creates it, whichever can be done; somebody else may do the other thing meanwhile."""
+    """Replaces it, or creates it, whichever can be done; somebody else may create or delete it meanwhile."""
     unset = [one for one in _UNSETTABLE if arguments[one] is None]
     given = {one: value for one, value in arguments.items() if value is not None}
-    try:
-        return await asked.client.set_schedule(name, unset=unset, **given), False
-    except UnknownSchedule:
-        pass
-    try:
-        return await asked.client.create_schedule(name, **given), True
-    except ScheduleExists:
-        return await asked.client.set_schedule(name, unset=unset, **given), False
+    while True:
+        with suppress(UnknownSchedule):
+            return await asked.client.set_schedule(name, unset=unset, **given), False
+        with suppress(ScheduleExists):
+            return await asked.client.create_schedule(name, **given), True
 
 
 async def delete_schedule(asked: Asked) -> Response:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from tickwheel.errors import BadArgument
+from tickwheel.errors import BadArgument, UnknownGroup
 from tickwheel_web import reading
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.paging import page
@@ -32,14 +33,16 @@ async def put_group(asked: Asked) -> Response:
     """201: it was created; 200: it was there, and nothing was changed."""
     topic, name, given = asked.path("topic"), asked.path("group"), reading.decode(NewGroup, asked.body)
     start = _one_of(given.start, given.start_at, "start", "start_at") or "earliest"
-    is_new = await asked.client.create_group(
-        topic,
-        name,
-        start=start,
-        ephemeral=duration_of(given.ephemeral, "ephemeral"),
-        ignore_ordering_keys=given.ignore_ordering_keys,
-    )
-    return json(group_of(await asked.client.group(topic, name)), 201 if is_new else 200)
+    while True:
+        is_new = await asked.client.create_group(
+            topic,
+            name,
+            start=start,
+            ephemeral=duration_of(given.ephemeral, "ephemeral"),
+            ignore_ordering_keys=given.ignore_ordering_keys,
+        )
+        with suppress(UnknownGroup):  # it was deleted meanwhile
+            return json(group_of(await asked.client.group(topic, name)), 201 if is_new else 200)
 
 
 async def change_group(asked: Asked) -> Response:

@@ -21,7 +21,7 @@ from tickwheel_broker.cluster.beginning import (
     TopicNotUsable,
     UnfinishedCluster,
 )
-from tickwheel_broker.cluster.known_owner import words_of
+from tickwheel_broker.cluster.known_owner import OwnWords
 from tickwheel_broker.cluster.replicator import RETRY_S, append_fence
 from tickwheel_broker.cluster.shared_log import AppendFailed, SharedLog, SharedLogUnavailable
 from timerlog.layout import SEGMENT_HEADER_BYTES
@@ -111,7 +111,7 @@ class _Uploading:
     def __init__(self, shared: SharedLog, upload: Upload, offset: int, now_ms: Callable[[], int]) -> None:
         self._shared, self._upload, self._offset, self._now_ms = shared, upload, offset, now_ms
         self._reader = Reader(upload.genesis.segment_bytes, State(end=upload.first))
-        self._words = words_of("", "", secrets.token_hex(8)).encode()
+        self._words = OwnWords(process=secrets.token_hex(8)).now()
         self._fenced = False
         self._announced: tuple[Head, int] | None = None
         self._starts_at: int | None = None

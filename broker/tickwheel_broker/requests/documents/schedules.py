@@ -166,7 +166,8 @@ class ScheduleRequests:
         return self._set(schedules.get(request.name))
 
     def _create(self, request: SetSchedule, identity: Identity) -> None:
-        """Creating what is there with exactly the same settings changes nothing: it is how a repeated request ends."""
+        """Creating what is there with exactly the same settings changes nothing, a pause neither: it is how a repeated
+        request ends, and how programs declare what they need."""
         schedules, now_ms = self._schedules, self._clock.now_ms()
         known = schedules.schedules.get(request.name)
         start_ms = now_ms if known is None else known.start_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from tests.support.processes.cli_harness import Shell
 from tickwheel import embedded, sync
 from tickwheel.celery import Outcome
 from tickwheel.celery.beat.scheduler import TickwheelScheduler
-from tickwheel.celery.keys import task_key
 from tickwheel.errors import ConfigError, Forbidden, NaiveDatetime, NotConnected
+from tickwheel.sharing.copy_keys import COPY_KEYS
 from tickwheel.testing import TestBroker
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+numbers = count()
 
 
 @pytest.fixture
@@ -105,15 +107,54 @@ def test_the_retry_of_a_task_is_found(app: Celery, retries: int) -> None:
     assert tickwheel.celery.cancel(app, task_id) == {task_id: Outcome.CANCELLED}
 
 
-def test_a_task_whose_key_was_taken_is_found(app: Celery, client: sync.Client) -> None:
+def not_done(client: sync.Client, app: Celery) -> list[str]:
+    """The keys of all messages that may be delivered."""
+    states = ["scheduled", "ready", "leased", "waiting"]
+    return [one.key for one in client.browse(app.conf.task_default_queue, states=states, limit=1_000)]
+
+
+@pytest.mark.parametrize("sends", [2, 3, COPY_KEYS + 10])
+def test_all_tasks_of_an_id_are_cancelled(app: Celery, client: sync.Client, sends: int) -> None:
+    """It was sent again by a program that did not hear the confirmation, or on purpose."""
     task_id = send(app, eta=START + HOUR)
-    send(app, task_id=task_id, eta=START + 2 * HOUR)
-    queue = app.conf.task_default_queue
-    assert client.message(queue, key=task_key(task_id)) is not None
-    assert len(client.browse(queue)) == 2
-    tickwheel.celery.cancel(app, task_id)
-    tickwheel.celery.cancel(app, task_id)
-    assert tickwheel.celery.scheduled(app) == []
+    for number in range(1, sends):
+        send(app, task_id=task_id, eta=START + (number + 1) * HOUR)
+    assert len(not_done(client, app)) == sends
+    assert app.control.revoke(task_id) == {task_id: Outcome.CANCELLED}
+    assert not_done(client, app) == []
+    assert tickwheel.celery.cancel(app, task_id)[task_id] is not Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("publish", ["confirmed", "pipelined"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"eta": START + 2 * HOUR},
+        {"retries": 1, "eta": START + 2 * HOUR},
+        {"retries": 40, "eta": START + 2 * HOUR},
+        {"replaced_task_nesting": 1},
+    ],
+    ids=["for now", "again", "retry", "late retry", "replacement"],
+)
+def test_after_cancelled_nothing_of_the_id_is_delivered(
+    shared: TestBroker, client: sync.Client, publish: str, other: dict[str, Any]
+) -> None:
+    app = app_of(f"{publish}-{next(numbers)}", shared.url, broker_transport_options={"publish": publish})
+    with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
+        task_id = send(app, eta=START + HOUR, producer=producer)
+        send(app, task_id=task_id, producer=producer, **other)
+    assert len(not_done(client, app)) == 2
+    assert tickwheel.celery.cancel(app, task_id) == {task_id: Outcome.CANCELLED}
+    assert not_done(client, app) == []
+
+
+def test_all_tasks_of_an_id_have_another_time(app: Celery) -> None:
+    task_id = send(app, eta=START + HOUR)
+    for _ in range(3):
+        send(app, task_id=task_id, eta=START + 2 * HOUR)
+    assert tickwheel.celery.reschedule(app, task_id, START + 5 * HOUR) is Outcome.RESCHEDULED
+    assert [task.eta for task in tickwheel.celery.scheduled(app)] == [START + 5 * HOUR] * 4
 
 
 def test_a_task_of_a_schedule_is_found_by_the_id_of_its_slot(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from celery import _state
+from celery.utils.time import maybe_make_aware
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.frameworks.celery_apps import app_of
+from tickwheel import sync
 from tickwheel.celery.eta import ETA_HEADER, eta_ms, held_back, put_back
 from tickwheel.errors import BadArgument
 from tickwheel.protocol.limits import MAX_TIME_MS
+from tickwheel.testing import TestBroker
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -30,6 +36,38 @@ def test_a_time_is_never_earlier_and_within_what_a_broker_takes(moment: datetime
 def test_a_time_without_a_zone() -> None:
     tokyo = ZoneInfo("Asia/Tokyo")
     assert eta_ms("2031-05-01T09:00:00", tokyo) == eta_ms("2031-05-01T00:00:00+00:00", None)
+
+
+@pytest.mark.parametrize("enable_utc", [True, False])
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC", None])
+def test_a_time_without_a_zone_is_what_a_worker_of_celery_takes_it_for(
+    shared: TestBroker, client: sync.Client, zone: str | None, enable_utc: bool
+) -> None:
+    """Whichever app and thread it is sent by."""
+    eta = datetime(2031, 5, 1, 9, 30, 0, 1)
+    queue = f"{str(zone).replace('/', '-')}-{enable_utc}"
+    first, second = (
+        app_of(f"{queue}-{number}", shared.url, timezone=zone, enable_utc=enable_utc) for number in range(2)
+    )
+    other = app_of(f"{queue}-other", shared.url, timezone="Australia/Sydney")
+
+    def send_all() -> None:
+        for app in (first, second):
+            app.send_task("report", eta=eta, queue=queue)
+            app.send_task("report", eta=eta.isoformat(), queue=queue)
+
+    for current in (first, second, other):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_state._tls, "current_app", current)
+            patched.setattr(_state, "default_app", current)  # that of other threads
+            send_all()
+            thread = threading.Thread(target=send_all)
+            thread.start()
+            thread.join()
+    as_celery = maybe_make_aware(eta, first.timezone, naive_as_utc=True)
+    assert as_celery == eta.replace(tzinfo=UTC)
+    due = [one.deliver_at for one in client.browse(queue)]
+    assert due == [as_celery.astimezone(UTC).replace(microsecond=1_000)] * 24  # never earlier
 
 
 @pytest.mark.parametrize("eta", ["tomorrow", 17])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
-from tickwheel import sync
+from tickwheel import Schedule, sync
 from tickwheel.celery.beat.message import TaskMessage
 from tickwheel.celery.beat.plan import PlannedSchedule
 from tickwheel.celery.beat.rhythm import Rhythm
@@ -109,3 +111,70 @@ def test_each_part_of_the_message_counts(client: sync.Client, change: dict[str, 
     assert synchronisation.compare([after]) == Differences([], ["celery.a"], [], [])
     assert synchronisation.write([after]) == Written([], ["celery.a"], [], [], {})
     assert not synchronisation.compare([after])
+
+
+def test_six_beats_at_once_write_what_one_does(running: TestBroker, client: sync.Client) -> None:
+    wanted = [planned("a"), planned("b", OFTEN)]
+
+    def write() -> Written:
+        with running.sync_client() as one:
+            return Synchronisation(one, "shop").write(wanted)
+
+    with ThreadPoolExecutor(6) as pool:
+        done = [one.result(60) for one in [pool.submit(write) for _ in range(6)]]
+    assert not any(one.foreign or one.refused or one.deleted for one in done)
+    assert [one.name for one in client.schedules()] == ["celery.a", "celery.b"]
+    assert not Synchronisation(client, "shop").compare(wanted)
+
+
+def test_what_somebody_has_paused_stays_paused(client: sync.Client) -> None:
+    synchronisation = Synchronisation(client, "shop")
+    synchronisation.write([planned("a")])
+    client.pause_schedule("celery.a")
+    assert synchronisation.write([planned("a")]) == Written([], [], [], [], {})
+    assert synchronisation.write([planned("a", OFTEN)]).changed == ["celery.a"]
+    assert client.schedule("celery.a").paused
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]"], ids=["to be kept", "to be changed"])
+def test_what_is_deleted_or_made_meanwhile_is_written_in_the_end(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    """Between the list and what follows from it, each time."""
+    Synchronisation(client, "shop").write([planned("a")])
+    listed, create, change = client.schedules, client.create_schedule, client.set_schedule
+    other = planned("b", OFTEN)
+    races = {"list": 1, "create": 2, "change": 1}
+
+    def happens(what: str) -> bool:
+        races[what] -= 1
+        return races[what] >= 0
+
+    def schedules(**options: Any) -> list[Schedule]:
+        found = listed(**options)
+        if happens("list") and body != b"{}":
+            client.delete_schedule("celery.a")
+        return found
+
+    def create_schedule(name: str, topic: str, **fields: Any) -> Schedule:
+        if happens("create"):
+            create(name, topic, **{**fields, "body": b"of another beat"})
+            try:
+                return create(name, topic, **fields)
+            finally:
+                if races["create"] == 1:
+                    client.delete_schedule(name)
+        return create(name, topic, **fields)
+
+    def set_schedule(name: str, **fields: Any) -> Schedule:
+        if happens("change"):
+            client.delete_schedule(name)
+        return change(name, **fields)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "schedules", schedules)
+        patched.setattr(client, "create_schedule", create_schedule)
+        patched.setattr(client, "set_schedule", set_schedule)
+        done = Synchronisation(client, "shop").write([planned("a", body=body), other])
+    assert (done.foreign, done.refused) == ([], {})
+    assert not Synchronisation(client, "shop").compare([planned("a", body=body), other])

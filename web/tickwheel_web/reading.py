@@ -39,13 +39,18 @@ def need_media_type(request: Request, allowed: Sequence[str]) -> str:
     """Raises Refused (415)."""
     found = media_type(request)
     if found not in allowed:
-        raise Refused(
-            415,
-            "unsupported_media_type",
-            f"The content type is {found or 'not given'}. Use {' or '.join(allowed)}.",
-            headers={"Accept": ", ".join(allowed)},
-        )
+        raise other_type(found, f"Use {' or '.join(allowed)}.", allowed)
     return found
+
+
+def other_type(found: str, advice: str, allowed: Sequence[str]) -> Refused:
+    """The refusal (415) of a content type; empty: none was given."""
+    return Refused(
+        415,
+        "unsupported_media_type",
+        f"The content type is {found or 'not given'}. {advice}",
+        headers={"Accept": ", ".join(allowed)},
+    )
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:

@@ -15,6 +15,7 @@ from tickwheel.errors import BadArgument, BadTime, BadTopicName, Forbidden, Naiv
 from tickwheel_web import reading
 from tickwheel_web.bodies import CONTENT_TYPE, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
+from tickwheel_web.messages.raw import need_raw
 from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
 from tickwheel_web.repeated import repeated_name
@@ -60,7 +61,8 @@ def made_ready(message: Send) -> Ready:
 
 
 def _raw(request: Request, query: Any, body: bytes) -> Ready:
-    """A message whose body is the request's. Raises BadTime."""
+    """A message whose body is the request's. Raises BadTime, Refused (415)."""
+    need_raw(request, body)
     headers: dict[str, Any] = {
         name[len(HEADER_PREFIX) :]: reading.header_text(value)
         for name, value in request.headers.items()

@@ -6,8 +6,7 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -18,14 +17,13 @@ from starlette.requests import Request
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.problems import Refused
 from tickwheel_web.repeated import repeated_name
-from tickwheel_web.shapes import text_of
+from tickwheel_web.shapes import read_other, text_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 _PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
-_COUNTED: Final = re.compile(r"-?[0-9.]+(?:e[-+]?[0-9]+)?", re.IGNORECASE)
 _TYPING_MISTAKE: Final = 0.6
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
 
@@ -103,7 +101,7 @@ def decode(kind: type[S], data: bytes | msgspec.Raw, at: str = "") -> S:
     """A body of JSON. ``at``: the pointer of what it is a part of. Raises Refused (400)."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
-        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
+        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind, dec_hook=read_other)
     try:
         found: S = decoder.decode(data)
         name = repeated_name(bytes(data))
@@ -132,21 +130,10 @@ def query(kind: type[S], request: Request) -> S:
 
 def converted(kind: type[S], given: Mapping[str, str]) -> S:
     """Query parameters that were read. Raises Refused (400)."""
-    for name in given.keys() & _times(kind):
-        if _COUNTED.fullmatch(given[name]):  # which msgspec would take for seconds since 1970
-            raise Refused(400, "bad_argument", "Expected a time as 2031-05-01T09:00:00Z.", pointer=f"?{name}")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(given, kind, strict=False, dec_hook=read_other)
     except msgspec.ValidationError as error:
         raise _invalid(kind, str(error), "?") from None
-
-
-@cache
-def _times(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The parameters that are times, by their names."""
-    hints = get_type_hints(kind)
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    return frozenset(name for field, name in names if datetime in get_args(hints[field]))
 
 
 def _inner(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:

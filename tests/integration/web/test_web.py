@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,48 @@ async def test_what_another_client_sent(ask: Caller, daemon: Daemon) -> None:
     found = (await ask("GET", f"/v1/messages/{sent.id}")).json
     assert base64.b64decode(found["base64"]) == b"\x01"
     assert found["headers"] == {"b": "AA==", "n": {"e": [1.5, None]}}
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("2031-05-01T09:00:00.000000001Z", "2031-05-01T09:00:00.001Z"),
+        ("2031-05-01T09:00:00.0010+02:00", "2031-05-01T07:00:00.001Z"),
+        ("2031-05-01t09:00:00z", "2031-05-01T09:00:00Z"),
+        ("2031-06-30T23:59:60Z", "2031-07-01T00:00:00Z"),
+        ("2031-06-30T15:59:60.5-08:00", "2031-07-01T00:00:00.5Z"),
+    ],
+)
+async def test_a_time_is_never_earlier_than_it_was_written(ask: Caller, said: str, kept: str) -> None:
+    for answer in (
+        await ask("POST", TOPIC.format("fine"), {"text": "x", "deliver_at": said}),
+        await ask(
+            "POST",
+            f"{TOPIC.format('fine')}?deliver_at={said.replace('+', '%2B')}",
+            body=b"x",
+            headers={"content-type": "text/plain"},
+        ),
+        await ask("POST", TOPIC.format("fine") + "/batch", [{"text": "x", "deliver_at": said}]),
+    ):
+        sent = answer.json.get("items", [answer.json])[0]
+        found = (await ask("GET", f"/v1/messages/{sent['id']}")).json["deliver_at"]
+        assert datetime.fromisoformat(found) == datetime.fromisoformat(kept)
+
+
+@pytest.mark.parametrize(
+    "said", ["2031-05-01", "2031-05-01T09:00Z", "20310501T090000Z", "2031-05-01T09:00:60Z", "1935478800"]
+)
+async def test_what_is_no_time_of_rfc_3339(ask: Caller, said: str) -> None:
+    raw = {"content-type": "text/plain"}
+    for answer in (
+        await ask("POST", TOPIC.format("times"), {"text": "x", "deliver_at": said}),
+        await ask("POST", TOPIC.format("times") + f"?deliver_at={said}", body=b"x", headers=raw),
+    ):
+        assert (answer.status, answer.code) == (400, "bad_argument")
+        assert (
+            answer.json["detail"]
+            == f"{said!r} is no time. Write it as 2031-05-01T09:00:00+02:00, or with Z for UTC."
+        )
 
 
 # Batches -----------------------------------------------------------------------------------------

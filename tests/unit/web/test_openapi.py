@@ -20,6 +20,7 @@ from tickwheel.errors import TickwheelError
 from tickwheel_web import problems
 from tickwheel_web.openapi import EVERYWHERE, document, encoded
 from tickwheel_web.problems import status_of
+from tickwheel_web.shapes import read_other
 from tickwheel_web.table import ENDPOINTS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -102,7 +103,7 @@ def test_examples_are_what_the_row_takes(row: object) -> None:
             examples = one.example if isinstance(one.example, list) else [one.example]
             for example in examples:
                 wanted = kind[0] if isinstance(kind, list) else kind
-                msgspec.json.decode(msgspec.json.encode(example), type=wanted)
+                msgspec.json.decode(msgspec.json.encode(example), type=wanted, dec_hook=read_other)
 
 
 def test_the_page_lists_the_endpoints() -> None:

@@ -19,12 +19,12 @@ from tickwheel_web.messages.raw import need_raw
 from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
 from tickwheel_web.repeated import repeated_name
-from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none
+from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none, read_other
 
 HEADER_PREFIX: Final = "tw-header-"
 _AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
-_SEND: Final = msgspec.json.Decoder(Send)
-_SENDS: Final = msgspec.json.Decoder(list[Send])
+_SEND: Final = msgspec.json.Decoder(Send, dec_hook=read_other)
+_SENDS: Final = msgspec.json.Decoder(list[Send], dec_hook=read_other)
 
 
 class Ready(NamedTuple):

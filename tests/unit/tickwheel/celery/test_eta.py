@@ -32,6 +32,11 @@ def test_a_time_without_a_zone() -> None:
     assert eta_ms("2031-05-01T09:00:00", tokyo) == eta_ms("2031-05-01T00:00:00+00:00", None)
 
 
+@pytest.mark.parametrize("eta", ["2031-04-30T23:59:59.999000001Z", "2031-04-30T23:59:60Z"])
+def test_nothing_of_a_time_is_lost(eta: str) -> None:
+    assert eta_ms(eta, None) == eta_ms("2031-05-01T00:00:00Z", None)
+
+
 @pytest.mark.parametrize("eta", ["tomorrow", 17])
 def test_what_is_no_time(eta: Any) -> None:
     with pytest.raises(BadArgument, match="eta="):

@@ -19,6 +19,7 @@ from taskiq.result import TaskiqResult
 from tickwheel.client.consumer.message import Batch, Message
 from tickwheel.client.consumer.subscription import Subscription
 from tickwheel.errors import TickwheelError
+from tickwheel.protocol.headers import readable_headers
 
 TASK_ID: Final = "taskiq_id"
 """The header with the id of the task."""
@@ -102,7 +103,7 @@ class Deliveries:
 
     def _handed_out(self, message: Message) -> DeliveredMessage:
         delivery = Delivery(message, self._settled)
-        headers = message.headers
+        headers = readable_headers(message) or {}
         data, delivery.task_id = message.body, str(headers.get(TASK_ID, ""))
         slot = headers.get(SLOT)
         if slot is not None:

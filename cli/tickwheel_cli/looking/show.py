@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tickwheel.protocol.headers import readable_headers, shown_headers
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
 from tickwheel_cli.shared.output import body_fields, counted, print_json, printable
@@ -55,7 +56,7 @@ def _fields(message: MessageInfo) -> dict[str, Any]:
 
     fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
     del fields["body"]
-    return {**fields, "headers": message.headers, **body_fields(message.body)}
+    return {**fields, "headers": shown_headers(message), **body_fields(message.body)}
 
 
 def _print(message: MessageInfo) -> None:
@@ -65,9 +66,12 @@ def _print(message: MessageInfo) -> None:
     click.echo(f"  priority {message.priority}")
     for name, value in (("key", message.key), ("order key", message.order_key)):
         if value:
-            click.echo(f"  {name:<9}{printable(value.encode())}")
-    for name, value in message.headers.items():
-        click.echo(f"  header   {printable(f'{name}={value}'.encode())}")
+            click.echo(f"  {name:<9}{printable(value.encode(errors='replace'))}")
+    headers = readable_headers(message)
+    if headers is None:
+        click.echo("  headers  cannot be read: another client wrote them")
+    for name, value in (headers or {}).items():
+        click.echo(f"  header   {printable(f'{name}={value}'.encode(errors='replace'))}")
     click.echo(
         f"  body     {counted(message.body_bytes, 'byte')}: {printable(message.body, _BODY_CHARACTERS)}"
     )

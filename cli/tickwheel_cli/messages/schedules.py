@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from tickwheel.protocol.headers import as_json
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.units import format_duration
 from tickwheel_cli.shared.options import DURATION, HEADER, TIME, Parsed
@@ -275,10 +276,19 @@ def _rhythm(schedule: Schedule) -> str:
 
 def _moment(tz: str, slot_ms: int) -> str:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=slot_ms)
-    return moment.astimezone(ZoneInfo(tz)).isoformat(timespec="seconds")
+    try:
+        return moment.astimezone(ZoneInfo(tz)).isoformat(timespec="seconds")
+    except (
+        LookupError,
+        ValueError,
+        OSError,
+        OverflowError,
+    ):  # the broker may know a zone that this machine does not
+        return moment.isoformat(timespec="seconds")
 
 
 def _fields(schedule: Schedule) -> dict[str, object]:
     fields: dict[str, object] = {name: getattr(schedule, name) for name in schedule.__struct_fields__}
     del fields["body"]
+    fields["headers"] = as_json(schedule.headers)
     return {**fields, **body_fields(schedule.body)}

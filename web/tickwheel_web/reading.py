@@ -18,6 +18,7 @@ from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.problems import Refused
 from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import read_other, text_of
+from tickwheel_web.wording import of_json, worded
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -107,10 +108,8 @@ def decode(kind: type[S], data: bytes | msgspec.Raw, at: str = "") -> S:
         name = repeated_name(bytes(data))
     except msgspec.ValidationError as error:
         raise _invalid(kind, str(error), at) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, "bad_json", f"This is no JSON: {error}.", pointer=at) from None
-    except RecursionError:
-        raise Refused(400, "bad_json", "The JSON is nested too deeply.", pointer=at) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "bad_json", of_json(error), pointer=at) from None
     if name is not None:
         raise Refused(400, "bad_json", f"{name!r} stands twice in one object.", pointer=at)
     return found
@@ -158,13 +157,19 @@ def _invalid(kind: type[msgspec.Struct], message: str, at: str) -> Refused:
     pointer = at + re.sub(r"[.\[]", "/", path).replace("]", "")
     if at == "?":
         pointer = pointer.replace("/", "")
+    slash = "" if at == "?" else "/"
     unknown = _UNKNOWN.search(what)
     if unknown is None:
-        return Refused(400, "bad_argument", f"{what}.", pointer=pointer)
+        fault = worded(kind, what, path)
+        return Refused(
+            400,
+            "bad_argument",
+            fault.detail,
+            pointer=f"{pointer}{slash}{fault.missing}" if fault.missing else pointer,
+        )
     names = _inner(kind, path).__struct_encode_fields__
     near = difflib.get_close_matches(unknown["name"], names, n=1, cutoff=_TYPING_MISTAKE)
     advice = f"Did you mean {near[0]}?" if near else f"There are {', '.join(names) or 'none'}."
-    slash = "" if at == "?" else "/"
     return Refused(
         400,
         "unknown_field",

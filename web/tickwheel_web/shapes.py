@@ -51,7 +51,9 @@ TopicName = Annotated[
     # Not `pattern`: what is wrong with a name the client says better.
     Meta(examples=["orders"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,122}$"}),
 ]
-Id = Annotated[str, Meta(pattern="^[0-9]{1,19}$", examples=["17"])]
+Id = Annotated[
+    str, Meta(pattern="^[0-9]{1,19}$", examples=["17"], description="An id that was answered, in digits")
+]
 
 
 class PageQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -23,20 +23,29 @@ _TIMES = {"leased": "until", "waiting": "until", "acked": "at", "dead": "at"}
 
 
 @click.command()
-@click.argument("which", metavar="ID | TOPIC")
+@click.argument("which", metavar="ID | TOPIC", required=False)
+@click.option("--topic", help="As TOPIC; with an ID, the topic that it must be of.")
 @click.option("--key", help="The message of TOPIC with this key.")
 @shared_options
-def show(which: str, key: str | None) -> None:
+def show(which: str | None, topic: str | None, key: str | None) -> None:
     """Show one message, without taking it: its times, headers and body, and how far each group is with it.
 
     \b
     tickwheel show 1234
     tickwheel show orders --key order-17 --json
+    tickwheel show --topic orders --key order-17
     """
+    if key is not None and which is not None and topic is not None:
+        raise click.UsageError("TOPIC and --topic are the same: give one of them")
+    which = which or topic
+    if which is None:
+        raise click.UsageError("give an ID, or --topic and --key")
     if key is None and not (which.isascii() and which.isdigit()):
         raise click.UsageError(f"{which!r} is no id: for a message of that topic, give --key")
     with current_session().client() as client:
         found = client.message(id=int(which)) if key is None else client.message(which, key=key)
+    if found is not None and key is None and topic is not None and found.topic.partition("/")[0] != topic:
+        found = None
     if found is None:
         what = (
             f"{which} has no message with the key {key!r}"

@@ -8,12 +8,14 @@ from typing import Any, BinaryIO
 
 import click
 
+from tickwheel.protocol.readable import format_duration
 from tickwheel_broker.exit_codes import ExitCode, exit_code_for
 from tickwheel_cli.messages.bulk_send import BulkReport, send_file
 from tickwheel_cli.shared.failures import CommandFailed, print_error
 from tickwheel_cli.shared.options import HEADER, time_arguments, time_options
 from tickwheel_cli.shared.output import print_json, remark
 from tickwheel_cli.shared.session import current_session, shared_options
+from tickwheel_cli.shared.times import format_moment, moment_to_ms
 
 
 @click.command()
@@ -92,7 +94,16 @@ def send(
         made = client.created_topics
     for name in made:
         remark(f"made topic {name!r}")
-    _report_one(topic, result)
+    _report_one(topic, result, _due_text(delay, moment, delay_level))
+
+
+def _due_text(delay: timedelta | None, moment: datetime | None, delay_level: int | None) -> str:
+    """When a message is due, as far as the command line says it."""
+    if moment is not None:
+        return f"due {format_moment(moment_to_ms(moment))}"
+    if delay is not None:
+        return f"due in {format_duration(delay / timedelta(milliseconds=1))}"
+    return "due now" if delay_level is None else f"due after delay level {delay_level}"
 
 
 def _read_body(body: str | None, body_file: BinaryIO | None) -> bytes:
@@ -106,12 +117,14 @@ def _read_body(body: str | None, body_file: BinaryIO | None) -> bytes:
     return body.encode("utf-8", "surrogateescape")
 
 
-def _report_one(topic: str, result: Any) -> None:
+def _report_one(topic: str, result: Any, due: str) -> None:
     if current_session().json:
         told = {"topic": topic, "id": result.id, "duplicate": result.duplicate, "differs": result.differs}
         print_json(told)
         return
     click.echo(str(result.id))
+    if not result.duplicate:
+        remark(f"message {result.id} of {topic}, {due}")
     if result.differs:
         click.echo("Nothing was stored: there is another message with this topic and key.", err=True)
     elif result.duplicate:

@@ -123,12 +123,25 @@ _UNSET: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+_NICKNAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""Of cron expressions, as crontab knows them. The broker has the expression."""
+
+
 def _rhythm_fields(
     cron: str | None, tz: str | None, every: Delay | None, start: Moment | None, until: Moment | None
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if cron is not None or every is not None:
-        fields["cron"] = "" if cron is None else text(cron, "cron")
+        expression = "" if cron is None else text(cron, "cron")
+        fields["cron"] = _NICKNAMES.get(expression.strip().lower(), expression)
         fields["every_ms"] = 0 if every is None else duration_ms(every, "every")
     fields |= {"tz": text(tz, "tz")} if tz is not None else {}
     fields |= {"start_ms": moment_ms(start, "start")} if start is not None else {}

@@ -18,6 +18,7 @@ from taskiq.kicker import AsyncKicker
 from tickwheel.client.admin.schedules import Schedule
 from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.columns import check_name
+from tickwheel.client.options import CatchUp, Overlap
 from tickwheel.client.results import CancelResult
 from tickwheel.errors import BadArgument, ScheduleExists, UnknownSchedule, UnknownTopic
 from tickwheel.protocol.headers import readable_headers
@@ -50,7 +51,12 @@ class TickwheelScheduleSource(ScheduleSource):
     """
 
     def __init__(
-        self, broker: TickwheelBroker, *, prefix: str = PREFIX, catch_up: str = "last", overlap: str = "allow"
+        self,
+        broker: TickwheelBroker,
+        *,
+        prefix: str = PREFIX,
+        catch_up: CatchUp = "last",
+        overlap: Overlap = "allow",
     ) -> None:
         """Raises BadTopicName."""
         check_name(prefix, "schedule")

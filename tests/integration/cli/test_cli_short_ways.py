@@ -152,3 +152,15 @@ def test_the_help_of_serve_has_sections(shell: Shell) -> None:
     assert found[-1] == "Options"
     assert text.index("--listen-port") < text.index("Security:") < text.index("--tls-certificate")
     assert text.index("Options:") < text.index("--config FILE")
+
+
+def test_a_body_of_json(shell: Shell) -> None:
+    message_id = (
+        shell.run("send", "json", '{"order": 17}', "--body-json", "--header", "x=1").stdout.decode().strip()
+    )
+    shown = json.loads(shell.run("show", message_id, "--json").stdout)
+    assert (shown["body"], shown["headers"]) == (
+        '{"order": 17}',
+        {"content-type": "application/json", "x": "1"},
+    )
+    assert b"no JSON" in shell.run("send", "json", "{order: 17}", "--body-json", code=2).stderr

@@ -11,6 +11,7 @@ import msgspec
 
 from tickwheel.client.checks import listed, shown, text, whole
 from tickwheel.client.columns import Body, Headers, body_bytes, check_name, check_priority, checked_headers
+from tickwheel.client.options import CatchUp, Overlap
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.bodies.schedules import (
@@ -204,8 +205,8 @@ class ScheduleRequests(Requests):
         body: Body = b"",
         headers: Headers | None = None,
         priority: int | None = None,
-        overlap: str = "allow",
-        catch_up: str = "last",
+        overlap: Overlap = "allow",
+        catch_up: CatchUp = "last",
         window: Delay = 0,
     ) -> Schedule:
         """Sends a message to ``topic`` again and again: at the times of ``cron`` in the zone ``tz``, or ``every`` so
@@ -238,8 +239,8 @@ class ScheduleRequests(Requests):
         body: Body | None = None,
         headers: Headers | None = None,
         priority: int | None = None,
-        overlap: str | None = None,
-        catch_up: str | None = None,
+        overlap: Overlap | None = None,
+        catch_up: CatchUp | None = None,
         window: Delay | None = None,
     ) -> Schedule:
         """Changes what is given of a schedule, all of it or, when it is refused, nothing; it counts for slots that

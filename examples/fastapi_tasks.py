@@ -107,7 +107,7 @@ async def use(server: testing.TestBroker) -> None:
             print("begin:", (await http.put(f"/trials/{name}")).json()["ends"])
         print("ada stays:", (await http.delete("/trials/ada")).json()["ends"])
         print("carol:", (await http.delete("/trials/carol")).status_code)
-        server.clock.advance(TRIAL)
+        await server.advance(TRIAL)
         async with asyncio.timeout(PATIENCE_S):
             while not shop.ended:
                 await asyncio.sleep(0.01)

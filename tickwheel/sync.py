@@ -279,6 +279,7 @@ class Client:
     extend = _blocking(_client.Client.extend)
     give_back = _blocking(_client.Client.give_back)
     send = _blocking(_client.Client.send)
+    send_json = _blocking(_client.Client.send_json)
     send_http_task = _blocking(_client.Client.send_http_task)
     send_many = _blocking(_client.Client.send_many)
     cancel = _blocking(_client.Client.cancel)

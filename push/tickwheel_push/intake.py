@@ -6,13 +6,17 @@ settled by its receipt over whatever connection there is then.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from tickwheel import Client, Message, ReceiptResult, RemoteProtocolError
+from tickwheel import Client, Message, ReceiptResult
+from tickwheel.protocol.headers import readable_headers
 from tickwheel_push.acks import Acks
 from tickwheel_push.http.request import Due
+
+_log = logging.getLogger("tickwheel.push")
 
 START: Final = "latest"
 
@@ -110,10 +114,12 @@ class Intake:
 
 def _headers(message: Message) -> dict[str, Any]:
     """Those that another client wrote wrongly are none."""
-    try:
-        return message.headers
-    except RemoteProtocolError:
-        return {}
+    headers = readable_headers(message)
+    if headers is None:
+        _log.warning(
+            "message %d of %r is sent without its headers, which cannot be read", message.id, message.topic
+        )
+    return headers or {}
 
 
 def _receipts(due: Due) -> list[tuple[int, int]]:

@@ -7,8 +7,10 @@ message is a dead letter that says what was answered.
 from __future__ import annotations
 
 import email.utils
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from enum import StrEnum
 from typing import Final
 
@@ -92,7 +94,7 @@ def _again(error: str, rules: Rules, attempt: int, chance: float, least_ms: int 
     if attempt > len(rules.retry_delays_ms):
         return Outcome(Kind.DEAD, error=error)
     delay_ms = max(rules.retry_delays_ms[attempt - 1], least_ms)
-    return Outcome(Kind.RETRY, round(delay_ms * (1 + JITTER * chance)), error)
+    return Outcome(Kind.RETRY, math.ceil(delay_ms * (1 + JITTER * chance)), error)
 
 
 def _held_ms(answer: Answer) -> int | None:
@@ -113,7 +115,9 @@ def _retry_after_ms(answer: Answer, now_s: float) -> int | None:
         wait_s = float(text[:12])
     else:
         try:
-            wait_s = email.utils.parsedate_to_datetime(text).timestamp() - now_s
+            until = email.utils.parsedate_to_datetime(text)
+            # A date of HTTP is in UTC, also in the form of asctime, which names no zone.
+            wait_s = until.replace(tzinfo=until.tzinfo or UTC).timestamp() - now_s
         except (ValueError, TypeError, OverflowError):
             return None
-    return max(0, min(MOST_RETRY_AFTER_MS, round(wait_s * 1_000)))
+    return max(0, min(MOST_RETRY_AFTER_MS, math.ceil(wait_s * 1_000)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -116,7 +117,7 @@ class Tasks:
 
     async def _postpone(self, due: Due, host: Host, endpoint: Endpoint) -> None:
         wait_s = host.wait_s(self._clocks.now_s(), endpoint.max_in_flight)
-        await self._deliveries.postpone(due, round(wait_s * 1_000))
+        await self._deliveries.postpone(due, math.ceil(wait_s * 1_000))
 
     async def _carry(self, due: Due, request: Request, host: Host, endpoint: Endpoint) -> None:
         began = self._clocks.now_s()

@@ -102,6 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         # What broker, HTTP API and dashboard judge and write alike.
         "tickwheel.protocol.breaker",
         "tickwheel.protocol.endpoint_tests",
+        "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
         "tickwheel.protocol.signing_secrets",
         "tickwheel.protocol.target_headers",
@@ -109,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.units",
         *PUBLIC,
     },
-    # What any program that uses Tickwheel may import, the one parser of durations, receipts as texts, and limits.
+    # What any program that uses Tickwheel may import, the one parser of durations and times, receipts as texts, limits.
     "tickwheel_web": {
         "tickwheel.errors",
         "tickwheel.sharing",
@@ -119,6 +120,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         # What is told of a broker out of them, as `tickwheel top` does.
         "tickwheel.watching",
         "tickwheel.protocol.units",
+        "tickwheel.protocol.moments",
+        "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
         "tickwheel.protocol.limits",
         # When `tickwheel push` asks an endpoint by one request at a time.

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.moments import parse_moment
 from tickwheel.protocol.units import parse_duration_ms
 
 _NOT_ALL: Final = 1
@@ -172,7 +173,7 @@ def _when(eta: str | None, countdown: str | None) -> datetime | timedelta:
     except (ValueError, OverflowError) as error:
         raise click.UsageError(f"--in: {error}.") from None
     try:
-        moment = datetime.fromisoformat((eta or "").strip())
+        moment = parse_moment(eta or "")
     except ValueError:
         raise click.UsageError(
             f"--eta: {eta!r} is not a time; write it like 2031-05-01T09:00+02:00, or 2031-05-01T07:00Z."

@@ -15,6 +15,7 @@ from kombu.serialization import loads
 from tickwheel.celery.transport.envelope import REPLY_HEADER
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_TIME_MS
+from tickwheel.protocol.moments import parse_moment
 
 ETA_HEADER: Final = "tickwheel_eta"
 """Where the ETA is kept."""
@@ -27,8 +28,8 @@ def eta_ms(eta: str | datetime, zone: tzinfo | None) -> int:
     """Epoch milliseconds, never earlier than the ETA, as a broker takes them. ``zone``: of an ETA without a zone; None:
     UTC, as a worker of Celery reads it, whatever ``timezone`` and ``enable_utc`` say. Raises BadArgument."""
     try:
-        moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
-    except (ValueError, TypeError):
+        moment = eta if isinstance(eta, datetime) else parse_moment(eta)
+    except (ValueError, TypeError, AttributeError):
         raise BadArgument(
             f"The ETA {eta!r} is no ISO 8601 time.", advice="Give eta= as a datetime."
         ) from None

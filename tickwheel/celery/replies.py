@@ -14,6 +14,7 @@ from tickwheel import sync
 from tickwheel.celery.names import is_reply_queue
 from tickwheel.celery.transport.envelope import TASK_HEADER
 from tickwheel.protocol.errors import TopicInUse, UnknownTopic
+from tickwheel.protocol.headers import readable_headers
 from tickwheel.stats import TopicStats
 
 _LOOKED_AT: Final = 100
@@ -50,7 +51,7 @@ class ReplyTopics:
             messages = self._client.browse(name, limit=_LOOKED_AT, max_body_bytes=0)
         except UnknownTopic:
             return True
-        return any(TASK_HEADER in message.headers for message in messages)
+        return any(TASK_HEADER in (readable_headers(message) or {}) for message in messages)
 
     def _is_deleted(self, name: str) -> bool:
         try:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID, uuid5
 
 import msgspec
+
+from tickwheel.protocol.limits import MAX_TIME_MS
 
 SCHEDULE_HEADER: Final = "tickwheel-schedule"
 """The broker sets it in what a schedule sends: the schedule's name, and the slot."""
@@ -29,7 +31,7 @@ class Slot(msgspec.Struct, frozen=True):
 
     name: str
     """Of the schedule."""
-    slot_ms: int
+    slot_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
 
     @property
     def task_id(self) -> str:
@@ -49,7 +51,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the app to which the schedule belongs; no other one changes it."""
     entry: str
     """The name in ``beat_schedule``."""
-    expires_ms: int | None = None
+    expires_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)] | None = None
     """How long after its slot a task expires; None: it does not, or at a fixed time."""
 
 
@@ -75,7 +77,8 @@ def fill_in(
         return
     headers["id"] = headers["root_id"] = properties["correlation_id"] = slot.task_id
     if mark.expires_ms is not None:
-        headers["expires"] = (slot.time + timedelta(milliseconds=mark.expires_ms)).isoformat()
+        until_ms = min(slot.slot_ms + mark.expires_ms, MAX_TIME_MS)
+        headers["expires"] = (_EPOCH + timedelta(milliseconds=until_ms)).isoformat()
 
 
 def _read(value: Any, kind: type[Any]) -> Any:

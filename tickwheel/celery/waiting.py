@@ -17,6 +17,7 @@ from tickwheel.celery.transport.envelope import ID_HEADER, TASK_HEADER, decode
 from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.results import CancelResult, RescheduleResult
 from tickwheel.errors import Forbidden, UnknownTopic
+from tickwheel.protocol.headers import readable_headers
 from tickwheel.stats import datetime_of
 
 _BROWSED: Final = 1_000
@@ -128,7 +129,7 @@ class WaitingTasks:
         return outcomes, [
             CancelledTask(one.task_id, b"", {})
             if message is None
-            else CancelledTask(one.task_id, message.body, message.headers)
+            else CancelledTask(one.task_id, message.body, readable_headers(message) or {})
             for one, message in zip(changed, messages, strict=True)
         ]
 
@@ -193,7 +194,7 @@ class WaitingTasks:
 
     def _search(self, queue: Queue, task_ids: set[str], states: Sequence[str]) -> Iterator[_Found]:
         for message in self._browse(queue, states, 0):
-            task_id = _task_id(message.headers)
+            task_id = _task_id(readable_headers(message) or {})
             if task_id in task_ids:
                 yield _Found(task_id, message.id)
 
@@ -218,7 +219,7 @@ def _task_id(at_broker: dict[str, Any]) -> str:
 
 
 def _task_of(queue: Queue, message: BrowsedMessage) -> WaitingTask:
-    at_broker = message.headers
+    at_broker = readable_headers(message) or {}
     headers = decode(message.body, at_broker)["headers"] if len(message.body) == message.body_bytes else {}
     mark = mark_of(at_broker)
     retries = headers.get("retries")

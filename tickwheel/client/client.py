@@ -30,6 +30,7 @@ from tickwheel.client.admin.transactions import TransactionRequests
 from tickwheel.client.calls import BulkSend
 from tickwheel.client.checks import flag, known, network_address, seconds, text, whole
 from tickwheel.client.columns import (
+    JSON_HEADERS,
     Body,
     Headers,
     KeyMaker,
@@ -41,6 +42,7 @@ from tickwheel.client.columns import (
     encode_one_headers,
     encode_one_key,
     encode_one_order_key,
+    json_bytes,
     level_delay,
 )
 from tickwheel.client.consumer.fetching import FetchRequests
@@ -57,7 +59,7 @@ from tickwheel.client.conversation import (
     KEEPALIVE_S,
     Conversation,
 )
-from tickwheel.client.options import ClientOptions
+from tickwheel.client.options import ClientOptions, SendOptions
 from tickwheel.client.results import SendResult, SendResults
 from tickwheel.client.security import Security, security_of
 from tickwheel.client.security import dial as default_dial
@@ -302,6 +304,15 @@ class Client(
         return self._running
 
     # Sending -------------------------------------------------------------------------------------
+
+    async def send_json(
+        self, topic: str, value: object, *, headers: Headers | None = None, **options: Unpack[SendOptions]
+    ) -> SendResult:
+        """As ``send``, with a body of JSON, which has the header ``content-type``: what JSON can express, datetimes,
+        dataclasses and structs of msgspec. ``message.json()`` reads it. ``options`` are those of ``send``."""
+        return await self.send(
+            topic, json_bytes(value), headers={**JSON_HEADERS, **(headers or {})}, **options
+        )
 
     async def send(
         self,

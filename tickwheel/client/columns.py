@@ -36,6 +36,8 @@ from tickwheel.protocol.messages import (
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Mapping[str, Any]
+JSON_HEADERS: Final[Headers] = {"content-type": "application/json"}
+"""By which a body of JSON is known: over HTTP, on the dashboard, and to who is sent it."""
 
 FRAME_MESSAGES_MAX = 16_384
 FRAME_BYTES_TARGET = 1024 * 1024
@@ -137,6 +139,17 @@ def check_priority(priority: int) -> int:
 
 
 _PRIORITY_ADVICE: Final = "Use 0 (first) to 255 (last); 50 is usual."
+
+
+def json_bytes(value: object) -> bytes:
+    """The body of a message that is JSON. Raises BadArgument."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadArgument(
+            f"A {type(value).__name__} cannot be JSON: {error}.",
+            advice="Use dicts with names, lists, texts, numbers, datetimes or structs of msgspec.",
+        ) from None
 
 
 def body_bytes(body: Any) -> bytes:

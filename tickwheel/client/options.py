@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+from tickwheel.client.times import Delay, Moment
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -29,6 +31,46 @@ class ClientOptions(TypedDict, total=False):
     peer: str
     tracing: bool | TracerProvider
     dial: Dial | None
+
+
+class SendOptions(TypedDict, total=False):
+    """Those of ``Client.send`` beside topic, body and headers."""
+
+    key: str | None
+    deliver_at: Moment | None
+    delay: Delay | None
+    delay_ms: int | None
+    delay_level: int | None
+    priority: int | None
+    order_key: str | None
+
+
+class TopicSettings(TypedDict, total=False):
+    """Those of ``create_topic`` and ``set_topic``, which says what they mean."""
+
+    ack_wait: Delay
+    ack_wait_ms: int
+    min_backoff: Delay
+    min_backoff_ms: int
+    max_backoff: Delay
+    max_backoff_ms: int
+    purge_after: Delay
+    purge_after_ms: int
+    retention: Delay
+    retention_ms: int
+    spread: Delay
+    spread_ms: int
+    max_attempts: int
+    batch_size: int
+    cache_size: int
+    priority: int
+    rate: float
+    max_body_bytes: int
+
+
+Overlap: TypeAlias = Literal["allow", "skip"]
+CatchUp: TypeAlias = Literal["none", "last", "all"]
+EndpointFormat: TypeAlias = Literal["binary", "structured", "plain"]
 
 
 class BrokerSettings(TypedDict, total=False):

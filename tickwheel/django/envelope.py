@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from tickwheel.django.framework import InvalidTask
+from tickwheel.protocol.headers import readable_headers
 
 MOST_PRIORITY: Final = 100
 LEAST_PRIORITY: Final = -100
@@ -87,12 +88,12 @@ def decode(message: Delivered) -> Envelope:
             enqueued_at=found.get("enqueued_at"),
             schedule=schedule,
         )
-    except (AttributeError, KeyError, TypeError, UnicodeDecodeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"The message is no task of Django: {type(error).__name__}: {error}") from None
 
 
 def _id_of_slot(message: Delivered) -> str:
-    slot = message.headers.get(_SCHEDULE_HEADER)
+    slot = (readable_headers(message) or {}).get(_SCHEDULE_HEADER)
     if slot is None:
         raise ValueError("it has no slot of its schedule")
     return uuid.uuid5(_RUNS_OF_SCHEDULES, json.dumps(slot, sort_keys=True, default=str)).hex

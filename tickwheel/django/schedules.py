@@ -255,7 +255,7 @@ def _is_of(backend: TickwheelBackend, schedule: Schedule) -> bool:
         return False
     try:
         body = json.loads(schedule.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     is_ours = schedule.headers.get(_PROJECT_HEADER) == _project()
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -120,7 +121,7 @@ class TickwheelBroker(dramatiq.Broker):
             sent = client.send(
                 self.topic_of(message.queue_name),
                 message.encode(),
-                delay_ms=None if delay is None else max(0, delay),
+                delay_ms=None if delay is None else max(0, _whole_ms(delay)),
                 deliver_at=due_ms if delay is None else None,
                 priority=self._priority_of(message.actor_name),
             )
@@ -149,7 +150,7 @@ class TickwheelBroker(dramatiq.Broker):
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
         priorities = [self._priority_of(message.actor_name) for message, _ in some]
-        times: dict[str, Any] = {} if delay is None else {"delay_ms": max(0, delay)}
+        times: dict[str, Any] = {} if delay is None else {"delay_ms": max(0, _whole_ms(delay))}
         if delay is None and any(due_ms is not None for _, due_ms in some):
             times = {"deliver_at": [now_ms if due_ms is None else due_ms for _, due_ms in some]}
         # A priority cannot be left out for some of them: those that have one go by themselves.
@@ -177,7 +178,7 @@ class TickwheelBroker(dramatiq.Broker):
         """As it is sent, and when it was to be due with another broker; its queue is declared."""
         due_ms: int | None = None
         if "eta" in message.options:
-            due_ms = message.options["eta"]
+            due_ms = _whole_ms(message.options["eta"])
             options = {name: value for name, value in message.options.items() if name != "eta"}
             message = message._replace(queue_name=q_name(message.queue_name), options=options)
         self.declare_queue(q_name(message.queue_name))
@@ -252,6 +253,11 @@ class TickwheelBroker(dramatiq.Broker):
     def _check_declared(self, queue_name: str) -> None:
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
+
+
+def _whole_ms(value: Any) -> Any:
+    """Milliseconds that are a float, as they may be with other brokers, rounded up; the client judges all else."""
+    return math.ceil(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _sent_as(message: dramatiq.Message[Any], message_id: int) -> None:

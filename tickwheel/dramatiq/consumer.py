@@ -68,6 +68,7 @@ class QueueConsumer(dramatiq.Consumer):
             return None
         try:
             message: dramatiq.Message[Any] = dramatiq.Message.decode(received.body)
+            _check(message, received.body)
         except DecodeError as error:
             self._refuse(received, error)
             return None
@@ -143,6 +144,15 @@ class QueueConsumer(dramatiq.Consumer):
             self._subscription.__exit__(None, None, None)
         except TickwheelError as error:
             logger.debug("%s", error)
+
+
+def _check(message: dramatiq.Message[Any], body: bytes) -> None:
+    """Raises DecodeError for fields of other types than Dramatiq believes in: they would end its thread."""
+    wanted = {"queue_name": str, "actor_name": str, "message_id": str, "kwargs": dict, "options": dict}
+    for name, kind in wanted.items():
+        if not isinstance(value := getattr(message, name), kind):
+            what = TypeError(f"its {name} is of the type {type(value).__name__}")
+            raise DecodeError("Failed to decode message.", body, what)
 
 
 def _delivered(message: dramatiq.MessageProxy) -> DeliveredMessage:

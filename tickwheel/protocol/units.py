@@ -1,6 +1,8 @@
 """Durations and sizes as people write them: `30s`, `1h30m`, `250ms`, `PT30S`, `4MiB`, `64k`."""
 
+import math
 import re
+from fractions import Fraction
 
 _MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _BYTES_PER_UNIT = {
@@ -21,28 +23,39 @@ _ISO_8601 = re.compile(r"p(?=.)((?:\d+(?:\.\d+)?[wd])*)(?:t((?:\d+(?:\.\d+)?[hms
 _MOST = 1 << 62
 """More than any setting allows; a text with hundreds of digits would not fit a float, either."""
 
+_MOST_CHARS = 1_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds in a text such as `250ms`, `1.5s`, `1h30m` or `PT1H30M`. Raises ValueError for anything else."""
+    """Milliseconds in a text such as `250ms`, `1.5s`, `1h30m` or `PT1H30M`; parts of one are rounded up. Raises
+    ValueError for anything else."""
+    if len(text) > _MOST_CHARS:
+        raise ValueError(f"{_shortened(text)} is far too long a duration")
     rest = text.strip().lower()
     if rest == "0":
         return 0
     if iso := _ISO_8601.fullmatch(rest):
         rest = iso[1] + (iso[2] or "")
-    total_ms = 0.0
+    total_ms = Fraction(0)
     while rest:
         part = _DURATION_PART.match(rest)
         if part is None:
             raise ValueError(f"{text!r} is not a duration; write for example 250ms, 30s, 5m, 1h30m or 90d")
-        total_ms += float(part[1]) * _MS_PER_UNIT[part[2]]
+        total_ms += Fraction(part[1]) * _MS_PER_UNIT[part[2]]
         rest = rest[part.end() :]
     if not text.strip():
         raise ValueError("an empty text is not a duration; write for example 30s")
     if total_ms > _MOST:
         raise ValueError(f"{_shortened(text)} is far too long a duration")
-    return round(total_ms)
+    return math.ceil(total_ms)
+
+
+def seconds_ms(seconds: float) -> int:
+    """Milliseconds in seconds, rounded up. A float means the number that it is written as: 0.07 is 70 ms.
+
+    Raises ValueError, OverflowError for what is not finite."""
+    return math.ceil(Fraction(str(seconds)) * _MS_PER_UNIT["s"])
 
 
 def delay_levels_ms(text: str) -> list[int]:

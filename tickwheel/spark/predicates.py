@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tickwheel.protocol.moments import parse_moment
 from tickwheel.spark.errors import SourceError
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -139,8 +140,8 @@ def _condition(one: list[Any], columns: dict[str, str]) -> Predicate:
 
 def _moment(value: Any) -> Any:
     try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        return parse_moment(value)
+    except (AttributeError, ValueError):
         return value
 
 

@@ -10,6 +10,7 @@ from uuid import NAMESPACE_URL, uuid5
 from tickwheel.client.client import Client
 from tickwheel.client.results import CancelResult
 from tickwheel.errors import Forbidden, UnknownTopic
+from tickwheel.protocol.headers import readable_headers
 from tickwheel.sharing.copy_keys import answer_for_all, copy_keys
 
 TASK_ID: Final = "taskiq_id"
@@ -88,7 +89,9 @@ class Cancelling:
                     self._topic, after_id=last, limit=_PAGE, max_body_bytes=0, states=_NOT_DONE
                 )
             for message in page:
-                if task_id_of(message.headers, message.id) == name or _is_repeat(message.key, name):
+                if task_id_of(readable_headers(message) or {}, message.id) == name or _is_repeat(
+                    message.key, name
+                ):
                     yield message.id
             if not page:
                 return

@@ -18,6 +18,7 @@ from taskiq.result import TaskiqResult
 from tickwheel.client.consumer.message import Batch, Message
 from tickwheel.client.consumer.subscription import Subscription
 from tickwheel.errors import TickwheelError
+from tickwheel.protocol.headers import readable_headers
 from tickwheel.taskiq.cancelling import SLOT, TASK_ID, task_id_of
 
 TASK_NAME: Final = "taskiq_name"
@@ -98,7 +99,7 @@ class Deliveries:
 
     def _handed_out(self, message: Message) -> DeliveredMessage:
         delivery = Delivery(message, self._settled)
-        headers = message.headers
+        headers = readable_headers(message) or {}
         data, delivery.task_id = message.body, task_id_of(headers, message.id)
         if SLOT in headers and TASK_ID not in headers:
             data = self._of_slot(data, delivery.task_id)

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from tickwheel.client.checks import shown
 from tickwheel.errors import BadArgument, BadTime
 from tickwheel.protocol.limits import MAX_PRIORITY
+from tickwheel.protocol.moments import parse_moment
+from tickwheel.protocol.units import seconds_ms
 
 DELAY: Final = "delay"
 DELIVER_AT: Final = "deliver_at"
@@ -55,7 +57,7 @@ def wishes_of(labels: Mapping[str, Any]) -> Wishes:
 def moment(value: Any) -> datetime:
     """A datetime, or its text. One without a zone is in UTC, as everywhere in Taskiq. Raises BadTime."""
     try:
-        at = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        at = value if isinstance(value, datetime) else parse_moment(str(value))
     except ValueError:
         raise BadTime(
             f"The label {DELIVER_AT} is {shown(value)}.",
@@ -71,7 +73,7 @@ def _delay_ms(value: Any) -> int:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise BadTime(f"The label {DELAY} is {shown(value)}.", advice="Use seconds, 0 or more.")
-    return math.ceil(seconds * 1_000)
+    return seconds_ms(seconds)
 
 
 def _priority(value: Any) -> int:

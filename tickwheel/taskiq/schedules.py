@@ -5,6 +5,7 @@ What has a time is a scheduled message; what recurs, by cron or an interval, is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,9 @@ from taskiq.kicker import AsyncKicker
 from tickwheel.client.admin.schedules import Schedule
 from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.columns import check_name
+from tickwheel.client.options import CatchUp, Overlap
 from tickwheel.errors import ScheduleExists, UnknownTopic
+from tickwheel.protocol.headers import readable_headers
 from tickwheel.taskiq.broker import TickwheelBroker
 from tickwheel.taskiq.cancelling import TASK_ID
 from tickwheel.taskiq.crons import checked_cron, offset_of, zone_of
@@ -28,6 +31,9 @@ from tickwheel.taskiq.replacing import Waiting, is_once
 
 PREFIX: Final = "taskiq."
 _PAGE: Final = 200
+_MOST_BODY_BYTES: Final = 16 * 1024 * 1024
+
+logger = logging.getLogger("tickwheel.taskiq")
 
 
 class TickwheelScheduleSource(ScheduleSource):
@@ -44,7 +50,12 @@ class TickwheelScheduleSource(ScheduleSource):
     """
 
     def __init__(
-        self, broker: TickwheelBroker, *, prefix: str = PREFIX, catch_up: str = "last", overlap: str = "allow"
+        self,
+        broker: TickwheelBroker,
+        *,
+        prefix: str = PREFIX,
+        catch_up: CatchUp = "last",
+        overlap: Overlap = "allow",
     ) -> None:
         """Raises BadTopicName."""
         check_name(prefix, "schedule")
@@ -79,7 +90,7 @@ class TickwheelScheduleSource(ScheduleSource):
         interval is counted from the year 1970 on. Raises what `add_schedule` raises."""
         marked = f"label.{self._prefix}"
         wanted = {one.schedule_id: one for one in declared(self._broker, marked)}
-        known = {one.schedule_id for one in await self.get_schedules()}
+        known = await self._known()
         for schedule_id, one in wanted.items():
             if schedule_id in known:
                 continue
@@ -142,18 +153,29 @@ class TickwheelScheduleSource(ScheduleSource):
         await self._waiting(schedule_id).delete()
 
     async def get_schedules(self) -> list[ScheduledTask]:
-        """What waits, in the whole topic: a task with a time first. It reads all of it. Raises ClientClosed."""
-        once = [self._of_message(one) async for one in self._browsed() if SCHEDULE_ID in one.headers]
-        kept = [
-            self._of_schedule(one)
+        """What waits, in the whole topic: a task with a time first. It reads all of it. What cannot be read, as after a
+        change of the serializer, is left out and logged. Raises ClientClosed."""
+        found = [self._of_message(one, name) async for one, name in self._messages(_MOST_BODY_BYTES)]
+        found += [self._of_schedule(one) for one in await self._schedules()]
+        return [one for one in found if one is not None]
+
+    async def _known(self) -> set[str]:
+        """The ids of all that waits, whatever is in the tasks."""
+        once = {schedule_id async for _, schedule_id in self._messages(0)}
+        return once | {one.name.removeprefix(self._prefix) for one in await self._schedules()}
+
+    async def _schedules(self) -> list[Schedule]:
+        """The broker's schedules of which something comes."""
+        return [
+            one
             for one in await self._broker.client.schedules(count=1)
             if one.name.startswith(self._prefix)
             and one.topic == self._broker.topic
             and (one.next_ms or not is_once(one))
         ]
-        return once + kept
 
-    async def _browsed(self) -> AsyncIterator[BrowsedMessage]:
+    async def _messages(self, max_body_bytes: int) -> AsyncIterator[tuple[BrowsedMessage, str]]:
+        """Messages with a time, and the ids of their schedules."""
         last = 0
         while True:
             try:
@@ -161,7 +183,7 @@ class TickwheelScheduleSource(ScheduleSource):
                     self._broker.topic,
                     after_id=last,
                     limit=_PAGE,
-                    max_body_bytes=16 * 1024 * 1024,
+                    max_body_bytes=max_body_bytes,
                     states="scheduled",
                 )
             except UnknownTopic:  # nothing was ever sent
@@ -169,23 +191,38 @@ class TickwheelScheduleSource(ScheduleSource):
             if not page:
                 return
             for one in page:
-                yield one
+                schedule_id = (readable_headers(one) or {}).get(SCHEDULE_ID)
+                if isinstance(schedule_id, str):
+                    yield one, schedule_id
             last = page[-1].id
 
-    def _of_message(self, one: BrowsedMessage) -> ScheduledTask:
-        task = self._broker.formatter.loads(one.body)
-        task.parse_labels()
-        return self._scheduled(task, one.headers[SCHEDULE_ID], task_id=task.task_id, time=one.deliver_at)
+    def _of_message(self, one: BrowsedMessage, schedule_id: str) -> ScheduledTask | None:
+        try:
+            task = self._task(one.body)
+            return self._scheduled(task, schedule_id, task_id=task.task_id, time=one.deliver_at)
+        except Exception as error:  # anything may have written it, and with any serializer
+            logger.warning("the task of message %d of %r is left out: %r", one.id, self._broker.topic, error)
+            return None
 
-    def _of_schedule(self, one: Schedule) -> ScheduledTask:
-        task = self._broker.formatter.loads(one.body)
+    def _of_schedule(self, one: Schedule) -> ScheduledTask | None:
+        try:
+            rhythm: dict[str, Any] = {"interval": one.every}
+            if is_once(one):
+                rhythm = {"time": one.start}
+            elif one.cron:
+                rhythm = {"cron": one.cron, "cron_offset": offset_of(one.tz)}
+            task_id = one.headers.get(TASK_ID)
+            return self._scheduled(
+                self._task(one.body), one.name.removeprefix(self._prefix), task_id=task_id, **rhythm
+            )
+        except Exception as error:
+            logger.warning("the task of the schedule %r is left out: %r", one.name, error)
+            return None
+
+    def _task(self, body: bytes) -> TaskiqMessage:
+        task = self._broker.formatter.loads(body)
         task.parse_labels()
-        rhythm: dict[str, Any] = {"interval": one.every}
-        if is_once(one):
-            rhythm = {"time": one.start}
-        elif one.cron:
-            rhythm = {"cron": one.cron, "cron_offset": offset_of(one.tz)}
-        return self._scheduled(task, one.headers[SCHEDULE_ID], task_id=one.headers.get(TASK_ID), **rhythm)
+        return task
 
     def _scheduled(self, task: TaskiqMessage, schedule_id: str, **fields: Any) -> ScheduledTask:
         labels = {name: value for name, value in task.labels.items() if name not in (SCHEDULE, DELIVER_AT)}

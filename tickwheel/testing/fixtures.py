@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tickwheel_broker() -> Iterator[TestBroker]:
-    """A broker for one test, with a clock that the test moves: `tickwheel_broker.clock.advance(…)`."""
+    """A broker for one test, with a clock that the test moves: `tickwheel_broker.advance(…)`."""
     with broker() as running:
         yield running
 

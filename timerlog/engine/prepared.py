@@ -23,7 +23,7 @@ from timerlog.engine.select import Select
 from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS, TransactionRefused
-from timerlog.layout import MessageState, RecordType
+from timerlog.layout import MAX_TIME_MS, MessageState, RecordType
 from timerlog.names import PREPARED_HEADER, PREPARED_SUFFIX
 
 GROUP: Final = "checks"
@@ -106,8 +106,10 @@ class Prepared:
         try:
             fields = msgspec.msgpack.decode(view.headers, type=dict[str, Any])
             deliver_at_ms = int(fields.pop(PREPARED_HEADER)["deliver_at_ms"])
-        except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
+        except (KeyError, TypeError, ValueError, OverflowError, *DECODE_ERRORS):
             return "not_found", 0  # it was sent to this topic, not prepared: producers write headers
+        if not 0 <= deliver_at_ms <= MAX_TIME_MS:
+            return "not_found", 0
         headers = msgspec.msgpack.encode(fields) if fields else b""
         message = Outbound(view.body, key, headers, view.order, view.priority)
         try:

@@ -19,6 +19,7 @@ from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS
 from timerlog.layout import (
+    MAX_KEY_BYTES,
     RESET_ATTEMPTS,
     RUN,
     WERE_DONE,
@@ -75,9 +76,10 @@ class ReplayDead:
         try:
             story = msgspec.msgpack.decode(view.headers, type=dict[str, Any])[DEAD_HEADER]
             original, group, key = int(story["id"]), str(story["group"]), str(story["key"]).encode()
-            if story["topic"] != topic:  # long names of earlier versions share a topic for their letters
+            # Long names of earlier versions share a topic for their letters.
+            if story["topic"] != topic or len(key) > MAX_KEY_BYTES:
                 return "not_found"
-        except (KeyError, TypeError, ValueError, *DECODE_ERRORS):
+        except (KeyError, TypeError, ValueError, OverflowError, *DECODE_ERRORS):  # int(inf) overflows
             return "not_found"
         if not self._is_of(topic, original):
             return "not_found"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 from itertools import combinations
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tickwheel.errors import BadArgument, RemoteProtocolError
+from tickwheel.errors import BadArgument
 from tickwheel_web.shapes import JSON
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -43,11 +43,6 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     body: msgspec.Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
     base64: Base64 | UnsetType = UNSET
-
-
-class _WithHeaders(Protocol):
-    @property
-    def headers(self) -> dict[str, Any]: ...
 
 
 def body_of(given: Body) -> tuple[bytes, str]:
@@ -89,14 +84,6 @@ def headers_of(given: dict[str, Any] | UnsetType, content_type: str) -> dict[str
     if content_type and CONTENT_TYPE not in headers:
         headers[CONTENT_TYPE] = content_type
     return headers or None
-
-
-def readable_headers(found: _WithHeaders) -> dict[str, Any] | None:
-    """None: another client has written what cannot be read."""
-    try:
-        return found.headers
-    except RemoteProtocolError:
-        return None
 
 
 def shown(body: bytes, headers: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ _STATES: Final = "|".join(State.__args__)  # type: ignore[attr-defined]
 States = Annotated[
     str,
     Meta(
-        pattern=f"^({_STATES})(,({_STATES}))*$", description="One state, or several with commas between them"
+        pattern=f"^({_STATES})(,({_STATES}))*$",
+        description=f"One of {_STATES.replace('|', ', ')}, or several with commas between them",
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from tickwheel_web.endpoints import Endpoint
-from tickwheel_web.problems import MEDIA_TYPE, Problem, title_of
+from tickwheel_web.problems import MEDIA_TYPE, Problem, phrase_of
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON
 from tickwheel_web.table import ENDPOINTS, SAID_BY_HAND
 
@@ -19,6 +19,17 @@ EVERYWHERE: Final = (400, 401, 403, 421, 429, 500, 502, 503, 504)
 _REFERENCE: Final = "#/components/schemas/{name}"
 _JSON_TYPES: Final[dict[type, str]] = {str: "string", int: "integer"}
 _PARAMETER: Final = re.compile(r"{(\w+)}")
+_TAGS: Final = {
+    "messages": "Send, look at, change and cancel messages.",
+    "consuming": "Receive and settle messages; dead letters.",
+    "transactions": "Several changes together, or none; prepared messages.",
+    "topics": "Topics and their consumer groups.",
+    "schedules": "Messages again and again.",
+    "push": "Calls to URLs.",
+    "monitoring": "Figures, clients, logs, and the disk.",
+    "querying": "SQL over the messages.",
+}
+"""By the room of an endpoint's function."""
 _ROWS: Final = {row.name: row for row in ENDPOINTS}
 _PATHS: Final = {
     "id": {"description": "The id of a message", "schema": {"type": "string", "pattern": "^[0-9]{1,19}$"}},
@@ -61,6 +72,7 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:7413"}],
         "security": [{"token": []}, {}],
+        "tags": [{"name": name, "description": told} for name, told in _TAGS.items()],
         "paths": _paths(),
         "components": {
             "schemas": _schemas(),
@@ -85,6 +97,8 @@ def _give_types(part: Any) -> None:
             kinds = {type(value) for value in values}
             if len(kinds) == 1 and (name := _JSON_TYPES.get(kinds.pop())):
                 part.setdefault("type", name)
+        if part.get("type") == "array":
+            part.setdefault("items", {})  # of any type: some generators leave out what says nothing
         part = list(part.values())
     if isinstance(part, list):
         for one in part:
@@ -122,9 +136,10 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         }
     problem = {MEDIA_TYPE: {"schema": _reference(Problem)}}
     for status in sorted({*EVERYWHERE, *endpoint.problems}):
-        answers[str(status)] = {"description": title_of(status), "content": problem}
+        answers[str(status)] = {"description": phrase_of(status), "content": problem}
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
+        "tags": [_tag(endpoint)],
         "summary": endpoint.summary,
         "description": f"Needs the right `{endpoint.right}`.",
         "responses": answers,
@@ -134,6 +149,11 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.requests is not None:
         operation["requestBody"] = {"required": True, "content": _bodies(endpoint)}
     return operation
+
+
+def _tag(endpoint: Endpoint) -> str:
+    """Generators make a class of the operations of each: one of all of them would have 69 methods."""
+    return endpoint.answering.__module__.split(".")[1]
 
 
 def _link(endpoint: Endpoint, following: Endpoint) -> dict[str, Any]:

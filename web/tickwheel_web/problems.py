@@ -70,6 +70,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     type: str
     title: str
+    """Of its type."""
     status: int
     detail: str
     code: str
@@ -99,7 +100,16 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def title_of(status: int) -> str:
+def title_of(code: str) -> str:
+    """The problem's type in a few words: the same for all problems of that type, as RFC 9457 has it.
+
+    >>> title_of("unknown_topic")
+    'Unknown topic'
+    """
+    return code.replace("_", " ").capitalize()
+
+
+def phrase_of(status: int) -> str:
     """What an HTTP status means, in two or three words."""
     return _TITLES.get(status) or HTTPStatus(status).phrase
 
@@ -119,7 +129,7 @@ def problem_of(error: TickwheelError | Refused) -> Problem:
     status = error.status if isinstance(error, Refused) else status_of(error)
     return Problem(
         f"urn:tickwheel:error:{error.code}",
-        title_of(status),
+        title_of(error.code),
         status,
         error.detail if isinstance(error, Refused) else detail_of(error),
         error.code,

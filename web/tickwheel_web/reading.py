@@ -6,8 +6,7 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -18,14 +17,14 @@ from starlette.requests import Request
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.problems import Refused
 from tickwheel_web.repeated import repeated_name
-from tickwheel_web.shapes import text_of
+from tickwheel_web.shapes import read_other, text_of
+from tickwheel_web.wording import of_json, worded
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 _PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
-_COUNTED: Final = re.compile(r"-?[0-9.]+(?:e[-+]?[0-9]+)?", re.IGNORECASE)
 _TYPING_MISTAKE: Final = 0.6
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
 
@@ -39,13 +38,18 @@ def need_media_type(request: Request, allowed: Sequence[str]) -> str:
     """Raises Refused (415)."""
     found = media_type(request)
     if found not in allowed:
-        raise Refused(
-            415,
-            "unsupported_media_type",
-            f"The content type is {found or 'not given'}. Use {' or '.join(allowed)}.",
-            headers={"Accept": ", ".join(allowed)},
-        )
+        raise other_type(found, f"Use {' or '.join(allowed)}.", allowed)
     return found
+
+
+def other_type(found: str, advice: str, allowed: Sequence[str]) -> Refused:
+    """The refusal (415) of a content type; empty: none was given."""
+    return Refused(
+        415,
+        "unsupported_media_type",
+        f"The content type is {found or 'not given'}. {advice}",
+        headers={"Accept": ", ".join(allowed)},
+    )
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
@@ -98,16 +102,14 @@ def decode(kind: type[S], data: bytes | msgspec.Raw, at: str = "") -> S:
     """A body of JSON. ``at``: the pointer of what it is a part of. Raises Refused (400)."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
-        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
+        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind, dec_hook=read_other)
     try:
         found: S = decoder.decode(data)
         name = repeated_name(bytes(data))
     except msgspec.ValidationError as error:
         raise _invalid(kind, str(error), at) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, "bad_json", f"This is no JSON: {error}.", pointer=at) from None
-    except RecursionError:
-        raise Refused(400, "bad_json", "The JSON is nested too deeply.", pointer=at) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "bad_json", of_json(error), pointer=at) from None
     if name is not None:
         raise Refused(400, "bad_json", f"{name!r} stands twice in one object.", pointer=at)
     return found
@@ -127,21 +129,10 @@ def query(kind: type[S], request: Request) -> S:
 
 def converted(kind: type[S], given: Mapping[str, str]) -> S:
     """Query parameters that were read. Raises Refused (400)."""
-    for name in given.keys() & _times(kind):
-        if _COUNTED.fullmatch(given[name]):  # which msgspec would take for seconds since 1970
-            raise Refused(400, "bad_argument", "Expected a time as 2031-05-01T09:00:00Z.", pointer=f"?{name}")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(given, kind, strict=False, dec_hook=read_other)
     except msgspec.ValidationError as error:
         raise _invalid(kind, str(error), "?") from None
-
-
-@cache
-def _times(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The parameters that are times, by their names."""
-    hints = get_type_hints(kind)
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    return frozenset(name for field, name in names if datetime in get_args(hints[field]))
 
 
 def _inner(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
@@ -166,13 +157,19 @@ def _invalid(kind: type[msgspec.Struct], message: str, at: str) -> Refused:
     pointer = at + re.sub(r"[.\[]", "/", path).replace("]", "")
     if at == "?":
         pointer = pointer.replace("/", "")
+    slash = "" if at == "?" else "/"
     unknown = _UNKNOWN.search(what)
     if unknown is None:
-        return Refused(400, "bad_argument", f"{what}.", pointer=pointer)
+        fault = worded(kind, what, path)
+        return Refused(
+            400,
+            "bad_argument",
+            fault.detail,
+            pointer=f"{pointer}{slash}{fault.missing}" if fault.missing else pointer,
+        )
     names = _inner(kind, path).__struct_encode_fields__
     near = difflib.get_close_matches(unknown["name"], names, n=1, cutoff=_TYPING_MISTAKE)
     advice = f"Did you mean {near[0]}?" if near else f"There are {', '.join(names) or 'none'}."
-    slash = "" if at == "?" else "/"
     return Refused(
         400,
         "unknown_field",

@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from tickwheel_web.ending import OWN_PATIENCE, WRITE_S
 from tickwheel_web.limits import REQUEST_TIMEOUT_S
 from tickwheel_web.middleware.security import HEADERS
-from tickwheel_web.problems import MEDIA_TYPE, Refused, encode, headers_of, problem_of
+from tickwheel_web.problems import MEDIA_TYPE, Refused, encode, headers_of, phrase_of, problem_of
 
 MAX_CONNECTIONS: Final = 1_024
 MAX_HEADER_BYTES: Final = 16 * 1024
@@ -442,7 +442,9 @@ class Protocol(HttpToolsProtocol):
             **headers_of(problem),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(f"HTTP/1.1 {problem.status} {problem.title}\r\n{head}\r\n".encode() + body)
+        self.transport.write(
+            f"HTTP/1.1 {problem.status} {phrase_of(problem.status)}\r\n{head}\r\n".encode() + body
+        )
         self._linger()
 
     def _linger(self) -> None:

@@ -6,6 +6,7 @@ Ids are decimal texts, because JavaScript rounds numbers of 64 bits. Times are R
 from __future__ import annotations
 
 import base64
+import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final
@@ -14,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel.errors import BadTime
+from tickwheel.protocol.moments import parse_moment_as
 from tickwheel.protocol.units import parse_duration_ms
 from tickwheel_web.problems import Refused
 
@@ -24,12 +26,24 @@ MAX_BATCH: Final = 10_000
 MAX_PAGE: Final = 1_000
 MAX_PRIORITY: Final = 255
 MAX_ID_DIGITS: Final = 19
+_RFC_3339: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?", re.ASCII | re.IGNORECASE
+)
+"""Also without its offset: then the client says what is missing."""
+_TIME_ADVICE: Final = "Write it as 2031-05-01T09:00:00+02:00, or with Z for UTC."
+_SHOWN_CHARS: Final = 40
 ONE_TIME: Final = {"required": ["deliver_at", "delay"]}
 """What a schema forbids where there may be one of them."""
 
 Moment = Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})]
-"""As Python's, and in the OpenAPI document as what it is."""
-Time = Moment | UnsetType
+"""Of an answer: as Python's, and in the OpenAPI document as what it is."""
+
+
+class AskedMoment(datetime):
+    """A moment in a request, which ``read_other`` reads: parts of a millisecond are not lost, but rounded up."""
+
+
+Time = Annotated[AskedMoment, Meta(extra_json_schema={"format": "date-time", "type": "string"})] | UnsetType
 Duration = Annotated[str, Meta(description="30s, 1h30m, 250ms, 90d, or PT30S", examples=["30s"])]
 Priority = Annotated[int, Meta(ge=0, le=MAX_PRIORITY, description="0 goes first; 50 is usual")]
 TopicName = Annotated[
@@ -37,7 +51,9 @@ TopicName = Annotated[
     # Not `pattern`: what is wrong with a name the client says better.
     Meta(examples=["orders"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,122}$"}),
 ]
-Id = Annotated[str, Meta(pattern="^[0-9]{1,19}$", examples=["17"])]
+Id = Annotated[
+    str, Meta(pattern="^[0-9]{1,19}$", examples=["17"], description="An id that was answered, in digits")
+]
 
 
 class PageQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -83,6 +99,21 @@ def duration_of(text: str | UnsetType, name: str) -> timedelta | None:
 def _duration(text: str) -> timedelta:
     """The messages of a batch mostly wait as long as each other."""
     return timedelta(milliseconds=parse_duration_ms(text))
+
+
+def read_other(kind: type, value: object) -> object:
+    """For msgspec: what it does not read itself. Raises ValueError."""
+    if kind is not AskedMoment:
+        raise NotImplementedError(kind)
+    if not isinstance(value, str):
+        told = "a number" if isinstance(value, int | float) and not isinstance(value, bool) else "no text"
+        raise ValueError(f"A time is {told}. {_TIME_ADVICE}")
+    try:
+        if _RFC_3339.fullmatch(value):
+            return parse_moment_as(AskedMoment, value)
+    except ValueError:
+        pass
+    raise ValueError(f"{value[:_SHOWN_CHARS]!r} is no time. {_TIME_ADVICE}")
 
 
 def moment_of(moment: Time) -> datetime | None:

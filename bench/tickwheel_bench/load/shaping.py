@@ -93,7 +93,7 @@ async def _rate(client: Client, seconds: float) -> dict[str, Any]:
 
 
 async def _spread(client: Client, crowd: int, spread_s: float) -> dict[str, Any]:
-    await client.create_topic("crowd", spread=round(spread_s * 1_000))
+    await client.create_topic("crowd", spread_ms=round(spread_s * 1_000))
     at_ms = int(time.time() * 1_000) + 5_000
     await _fill(client, "crowd", crowd, at_ms)
     arrived = np.empty(crowd, np.int64)

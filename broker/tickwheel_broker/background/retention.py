@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import trio
 
 from tickwheel_broker import logs
-from tickwheel_broker.bell import Bell
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock import Alarm, Clock
 from tickwheel_broker.errors import advice_for
 from timerlog.engine.change import Change
 from timerlog.engine.select import Filter, Select
@@ -38,25 +37,42 @@ class Retention:
     _clock: Clock
     _publish: Callable[[], None]
     """Tells of what the engine has changed."""
-    _topics_changed: Bell = field(default_factory=Bell, init=False)
+    _alarm: Alarm | None = field(default=None, init=False)
+    """While it waits for more than the shortest time."""
+    _topics_changed: bool = field(default=False, init=False)
 
     def topics_changed(self) -> None:
         """Topics may have another retention: look soon."""
-        self._topics_changed.ring()
+        self._topics_changed = True
+        if self._alarm is not None:
+            self._alarm.ring()
 
     async def run(self) -> None:
         """Look again and again: several times within the shortest retention, and after topics were changed; at most
-        once a second."""
-        while True:
-            await trio.sleep(_SHORTEST_S)
-            pause_s = min(_LONGEST_S, min(self._retentions().values(), default=1 << 40) / 10_000)
+        once a second, unless the clock is set."""
+        alarm = self._clock.alarm()
+        try:
+            while True:
+                await self._wait(alarm)
+                for topic_id, age_ms in self._retentions().items():
+                    try:
+                        await self._expire(topic_id, age_ms)
+                    except DiskFull as error:
+                        _log.error("cannot expire messages: the disk is full", advice=advice_for(error))
+        finally:
+            alarm.close()
+
+    async def _wait(self, alarm: Alarm) -> None:
+        with trio.move_on_after(_SHORTEST_S):
+            await alarm.sleep_until(None)  # the clock was set, or a test has moved it
+            return
+        pause_s = min(_LONGEST_S, min(self._retentions().values(), default=1 << 40) / 10_000)
+        if not self._topics_changed:
+            self._alarm = alarm
             with trio.move_on_after(max(0.0, pause_s - _SHORTEST_S)):
-                await self._topics_changed.wait()
-            for topic_id, age_ms in self._retentions().items():
-                try:
-                    await self._expire(topic_id, age_ms)
-                except DiskFull as error:
-                    _log.error("cannot expire messages: the disk is full", advice=advice_for(error))
+                await alarm.sleep_until(None)
+            self._alarm = None
+        self._topics_changed = False
 
     def _retentions(self) -> dict[int, int]:
         topics = self._tables.topics.values()

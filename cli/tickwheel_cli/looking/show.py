@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tickwheel.protocol.headers import readable_headers, shown_headers
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
 from tickwheel_cli.shared.output import body_fields, counted, print_json, printable
@@ -22,20 +23,29 @@ _TIMES = {"leased": "until", "waiting": "until", "acked": "at", "dead": "at"}
 
 
 @click.command()
-@click.argument("which", metavar="ID | TOPIC")
+@click.argument("which", metavar="ID | TOPIC", required=False)
+@click.option("--topic", help="As TOPIC; with an ID, the topic that it must be of.")
 @click.option("--key", help="The message of TOPIC with this key.")
 @shared_options
-def show(which: str, key: str | None) -> None:
+def show(which: str | None, topic: str | None, key: str | None) -> None:
     """Show one message, without taking it: its times, headers and body, and how far each group is with it.
 
     \b
     tickwheel show 1234
     tickwheel show orders --key order-17 --json
+    tickwheel show --topic orders --key order-17
     """
+    if key is not None and which is not None and topic is not None:
+        raise click.UsageError("TOPIC and --topic are the same: give one of them")
+    which = which or topic
+    if which is None:
+        raise click.UsageError("give an ID, or --topic and --key")
     if key is None and not (which.isascii() and which.isdigit()):
         raise click.UsageError(f"{which!r} is no id: for a message of that topic, give --key")
     with current_session().client() as client:
         found = client.message(id=int(which)) if key is None else client.message(which, key=key)
+    if found is not None and key is None and topic is not None and found.topic.partition("/")[0] != topic:
+        found = None
     if found is None:
         what = (
             f"{which} has no message with the key {key!r}"
@@ -55,7 +65,7 @@ def _fields(message: MessageInfo) -> dict[str, Any]:
 
     fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
     del fields["body"]
-    return {**fields, "headers": message.headers, **body_fields(message.body)}
+    return {**fields, "headers": shown_headers(message), **body_fields(message.body)}
 
 
 def _print(message: MessageInfo) -> None:
@@ -65,9 +75,12 @@ def _print(message: MessageInfo) -> None:
     click.echo(f"  priority {message.priority}")
     for name, value in (("key", message.key), ("order key", message.order_key)):
         if value:
-            click.echo(f"  {name:<9}{printable(value.encode())}")
-    for name, value in message.headers.items():
-        click.echo(f"  header   {printable(f'{name}={value}'.encode())}")
+            click.echo(f"  {name:<9}{printable(value.encode(errors='replace'))}")
+    headers = readable_headers(message)
+    if headers is None:
+        click.echo("  headers  cannot be read: another client wrote them")
+    for name, value in (headers or {}).items():
+        click.echo(f"  header   {printable(f'{name}={value}'.encode(errors='replace'))}")
     click.echo(
         f"  body     {counted(message.body_bytes, 'byte')}: {printable(message.body, _BODY_CHARACTERS)}"
     )

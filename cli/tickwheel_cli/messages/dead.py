@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tickwheel.protocol.headers import readable_headers, shown_headers
 from tickwheel.protocol.limits import dead_topic
 from tickwheel_broker.exit_codes import ExitCode
 from tickwheel_cli.shared.failures import CommandFailed
@@ -97,17 +98,23 @@ def _has_letters(client: sync.Client, topic: str) -> bool:
 
 
 def _letter_row(letter: BrowsedMessage) -> list[str]:
-    story = letter.headers.get(_HEADER, {})
-    key = str(story.get("key") or "")
+    told = (readable_headers(letter) or {}).get(_HEADER)
+    story = told if isinstance(told, dict) else {}
+    key = _cell(story.get("key"))
     return [
         str(letter.id),
-        str(story.get("group", "?")),
-        str(story.get("attempts", "?")),
-        printable(str(story.get("error") or "no ack").encode()),
-        str(story.get("id", "?")),
+        _cell(story.get("group", "?")),
+        _cell(story.get("attempts", "?")),
+        _cell(story.get("error") or "no ack"),
+        _cell(story.get("id", "?")),
         _key_cell(key),
         printable(letter.body),
     ]
+
+
+def _cell(told: object) -> str:
+    """What a header says: anybody may have written it."""
+    return "" if told is None else printable(str(told).encode(errors="replace"))
 
 
 @dead.command()
@@ -197,7 +204,7 @@ def _fields(message: BrowsedMessage) -> dict[str, Any]:
         "deliver_at": format_moment(message.deliver_at_ms),
         "deliver_at_ms": message.deliver_at_ms,
         "created_ms": message.created_ms,
-        "headers": message.headers,
+        "headers": shown_headers(message),
         "body_bytes": message.body_bytes,
         **body_fields(message.body),
     }

@@ -50,10 +50,11 @@ _NAMES = {
 }
 
 
-@click.group()
+@click.group(invoke_without_command=True)
 @shared_options
-def endpoints() -> None:
-    """URLs to which `tickwheel push` carries a topic's messages.
+@click.pass_context
+def endpoints(ctx: click.Context) -> None:
+    """URLs to which `tickwheel push` carries a topic's messages; alone, it lists them.
 
     \b
     tickwheel endpoints set shop --topic orders --to https://shop.example/hooks
@@ -62,6 +63,8 @@ def endpoints() -> None:
     tickwheel endpoints set tasks --topic http-tasks --allow-url "https://*.example/*"
     tickwheel endpoints task https://api.example/renew --in 30d
     """
+    if ctx.invoked_subcommand is None:
+        _print_all()
 
 
 @endpoints.command("set")
@@ -146,6 +149,10 @@ def set_endpoint(name: str, unset: tuple[str, ...], **options: Any) -> None:
 @shared_options
 def list_endpoints(topic: str | None) -> None:
     """List all endpoints that the token may see."""
+    _print_all(topic)
+
+
+def _print_all(topic: str | None = None) -> None:
     with current_session().client() as client:
         found = client.endpoints(topic)
     rows = [[one.name, one.topic, _target(one), _state(one)] for one in found]

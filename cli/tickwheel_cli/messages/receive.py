@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tickwheel.protocol.headers import shown_headers
 from tickwheel_cli.shared.options import DURATION, START
 from tickwheel_cli.shared.output import body_fields, printable, remark
 from tickwheel_cli.shared.session import CONNECT_TIMEOUT_S, current_session, shared_options
@@ -252,7 +253,7 @@ def message_json(message: BaseMessage, group: str, **more: int | str) -> bytes:
         "key": key_text(message) if message.key else None,
         "order_key": message.order_key,
         "priority": message.priority,
-        "headers": message.headers,
+        "headers": shown_headers(message),
         "deliver_at": format_moment(message.deliver_at_ms),
         "deliver_at_ms": message.deliver_at_ms,
         "created_ms": message.created_ms,

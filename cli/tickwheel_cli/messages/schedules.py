@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from tickwheel.protocol.headers import as_json
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.units import format_duration
 from tickwheel_cli.shared.options import DURATION, HEADER, TIME, Parsed
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
     from tickwheel import Schedule
 
 
-@click.group()
+@click.group(invoke_without_command=True)
 @shared_options
-def schedules() -> None:
-    """Messages that are sent again and again, by cron or at an interval.
+@click.pass_context
+def schedules(ctx: click.Context) -> None:
+    """Messages that are sent again and again, by cron or at an interval; alone, it lists them.
 
     \b
+    tickwheel schedules
     tickwheel schedules create standup --cron "0 9 * * MON-FRI" --tz Europe/Paris --topic chat --body "stand-up!"
     tickwheel schedules next standup
     tickwheel schedules set standup --tz Europe/London
     tickwheel schedules trigger standup
     """
+    if ctx.invoked_subcommand is None:
+        _print_all()
 
 
 def _interval(text: str) -> timedelta:
@@ -52,7 +57,7 @@ def _options(*, of_new: bool) -> Callable[[_Command], _Command]:
     def default(value: str) -> str:
         return f"  [default: {value}]" if of_new else ""
 
-    text = 'Five fields, such as "0 9 * * MON-FRI"; six, with seconds first.'
+    text = 'Five fields, such as "0 9 * * MON-FRI"; six, with seconds first; or @hourly, @daily, @weekly …'
     overlap, catch_up = click.Choice(["allow", "skip"]), click.Choice(["none", "last", "all"])
     options = [
         click.option("--topic", required=of_new, help="Where the messages go."),
@@ -144,6 +149,10 @@ def set_schedule(name: str, unset: tuple[str, ...], **options: Any) -> None:
 @shared_options
 def list_schedules() -> None:
     """List all schedules."""
+    _print_all()
+
+
+def _print_all() -> None:
     with current_session().client() as client:
         found = client.schedules()
     rows = [_row(one) for one in found]
@@ -275,10 +284,19 @@ def _rhythm(schedule: Schedule) -> str:
 
 def _moment(tz: str, slot_ms: int) -> str:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=slot_ms)
-    return moment.astimezone(ZoneInfo(tz)).isoformat(timespec="seconds")
+    try:
+        return moment.astimezone(ZoneInfo(tz)).isoformat(timespec="seconds")
+    except (
+        LookupError,
+        ValueError,
+        OSError,
+        OverflowError,
+    ):  # the broker may know a zone that this machine does not
+        return moment.isoformat(timespec="seconds")
 
 
 def _fields(schedule: Schedule) -> dict[str, object]:
     fields: dict[str, object] = {name: getattr(schedule, name) for name in schedule.__struct_fields__}
     del fields["body"]
+    fields["headers"] = as_json(schedule.headers)
     return {**fields, **body_fields(schedule.body)}

@@ -8,12 +8,14 @@ from typing import Any, BinaryIO
 
 import click
 
+from tickwheel.protocol.readable import format_duration
 from tickwheel_broker.exit_codes import ExitCode, exit_code_for
 from tickwheel_cli.messages.bulk_send import BulkReport, send_file
 from tickwheel_cli.shared.failures import CommandFailed, print_error
 from tickwheel_cli.shared.options import HEADER, time_arguments, time_options
 from tickwheel_cli.shared.output import print_json, remark
 from tickwheel_cli.shared.session import current_session, shared_options
+from tickwheel_cli.shared.times import format_moment, moment_to_ms
 
 
 @click.command()
@@ -27,6 +29,7 @@ from tickwheel_cli.shared.session import current_session, shared_options
 @click.option("--order-key", help="Messages that share one are delivered one at a time, in order.")
 @click.option("--delay-level", type=click.IntRange(1, 255), help="1 to 18: RocketMQ's 1 s to 2 h.")
 @click.option("--header", "headers", multiple=True, type=HEADER, help="May be repeated.")
+@click.option("--body-json", is_flag=True, help="The body is JSON: it is checked, and its header says so.")
 @click.option("--file", "body_file", type=click.File("rb"), help="The body is this file; - is stdin.")
 @click.option(
     "--from-file", "bulk_file", type=click.File("rb"), help="Many messages: one JSON object a line."
@@ -43,6 +46,7 @@ def send(
     order_key: str | None,
     delay_level: int | None,
     headers: tuple[tuple[str, str], ...],
+    body_json: bool,
     body_file: BinaryIO | None,
     bulk_file: BinaryIO | None,
     skip_bad: bool,
@@ -68,7 +72,7 @@ def send(
     """
     time = time_arguments(delay, moment)
     if bulk_file is not None:
-        one_message_only = body is not None or body_file is not None or time or key or headers
+        one_message_only = body is not None or body_file is not None or time or key or headers or body_json
         if one_message_only or priority is not None or order_key or delay_level:
             raise click.UsageError(
                 "with --from-file, the lines say body, time, key, order_key, priority and headers"
@@ -78,6 +82,7 @@ def send(
     if topic is None:
         raise click.UsageError("Missing argument 'TOPIC'.")
     content = _read_body(body, body_file)
+    given = {**(_json_headers(content) if body_json else {}), **dict(headers)}
     with current_session().client(may_create=True) as client:
         result = client.send(
             topic,
@@ -86,13 +91,33 @@ def send(
             priority=priority,
             order_key=order_key,
             delay_level=delay_level,
-            headers=dict(headers) or None,
+            headers=given or None,
             **time,
         )
         made = client.created_topics
     for name in made:
         remark(f"made topic {name!r}")
-    _report_one(topic, result)
+    _report_one(topic, result, _due_text(delay, moment, delay_level))
+
+
+def _json_headers(content: bytes) -> dict[str, str]:
+    """Raises UsageError for a body that is no JSON."""
+    import msgspec
+
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise click.UsageError(f"the body is no JSON: {error}") from None
+    return {"content-type": "application/json"}
+
+
+def _due_text(delay: timedelta | None, moment: datetime | None, delay_level: int | None) -> str:
+    """When a message is due, as far as the command line says it."""
+    if moment is not None:
+        return f"due {format_moment(moment_to_ms(moment))}"
+    if delay is not None:
+        return f"due in {format_duration(delay / timedelta(milliseconds=1))}"
+    return "due now" if delay_level is None else f"due after delay level {delay_level}"
 
 
 def _read_body(body: str | None, body_file: BinaryIO | None) -> bytes:
@@ -106,12 +131,14 @@ def _read_body(body: str | None, body_file: BinaryIO | None) -> bytes:
     return body.encode("utf-8", "surrogateescape")
 
 
-def _report_one(topic: str, result: Any) -> None:
+def _report_one(topic: str, result: Any, due: str) -> None:
     if current_session().json:
         told = {"topic": topic, "id": result.id, "duplicate": result.duplicate, "differs": result.differs}
         print_json(told)
         return
     click.echo(str(result.id))
+    if not result.duplicate:
+        remark(f"message {result.id} of {topic}, {due}")
     if result.differs:
         click.echo("Nothing was stored: there is another message with this topic and key.", err=True)
     elif result.duplicate:

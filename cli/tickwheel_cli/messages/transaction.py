@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.messages import http_transaction
 from tickwheel_cli.shared.failures import CommandError, CommandFailed
 from tickwheel_cli.shared.options import DURATION, HEADER, time_arguments, time_options
 from tickwheel_cli.shared.output import counted, print_result
@@ -46,14 +47,22 @@ def transaction(file: BinaryIO) -> None:
     FILE has one such JSON object a line; - is stdin. A send has "topic" and "body" and, as you like, "key",
     "order_key", "priority", "headers" and one of "in", "at" and "delay_level". The others name messages by
     "id", "ids", or "topic" with "key" or "keys"; a reschedule has "in" or "at", "priority", or both.
+
+    Or FILE is one object as HTTP's POST /v1/transactions takes it, with "sends", "cancels", "reschedules" and "acks".
     """
+    data = file.read()
+    whole = http_transaction.read(data)
     with current_session().client(may_create=True) as client:
-        tx = client.transaction()
-        problems = [
-            f"line {number}: {problem}"
-            for number, line in enumerate(file, 1)
-            if line.strip() and (problem := _add(tx, line))
-        ]
+        if whole is not None:
+            tx = client.transaction(id=whole.get("id"))
+            problems = http_transaction.add(tx, whole)
+        else:
+            tx = client.transaction()
+            problems = [
+                f"line {number}: {problem}"
+                for number, line in enumerate(data.splitlines(), 1)
+                if line.strip() and (problem := _add(tx, line))
+            ]
         if problems:
             raise CommandError(
                 "bad_line", "\n".join(problems), "Nothing was done. See `tickwheel transaction --help`."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel_cli.running.settings_options import config_file_option, setting_options
+from tickwheel_cli.running.settings_options import SectionedCommand, config_file_option, setting_options
 from tickwheel_cli.shared.failures import CommandFailed
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tickwheel_broker.daemon import Running
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @config_file_option
 @setting_options
 @json_option

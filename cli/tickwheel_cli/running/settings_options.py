@@ -18,6 +18,33 @@ KIB = 1024
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+class SettingOption(click.Option):
+    """A flag, and the section of the configuration file that its setting belongs to."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists flags of settings by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click has it, with a heading for each section."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                section = param.section if isinstance(param, SettingOption) else ""
+                sections.setdefault(section, []).append(record)
+        rest = sections.pop("", [])
+        for section, records in sections.items():
+            with formatter.section(section[:1].upper() + section[1:]):
+                formatter.write_dl(records)
+        with formatter.section("Options"):
+            formatter.write_dl(rest)
+
+
 def config_file_option(command: _Command) -> _Command:
     """`--config FILE`, also TICKWHEEL_CONFIG."""
     return click.option(
@@ -73,6 +100,8 @@ def _option(field: SettingField, flag: str = "") -> Callable[[_Command], _Comman
     return click.option(
         *names,
         field.name,
+        cls=SettingOption,
+        section=field.section,
         default=None,
         metavar=None if field.is_switch else _metavar(field),
         help=f"{field.help_text}  [default: {format_value(field, field.default)}]",

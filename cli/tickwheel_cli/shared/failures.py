@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from tickwheel_broker.exit_codes import ExitCode, exit_code_for
+
+_NO_COMMAND: Final = re.compile(r"No such command '(?P<name>[^']*)'")
+_TYPING_MISTAKE: Final = 0.6
 
 TIMED_OUT = 3
 INTERRUPTED = 130
@@ -131,7 +136,20 @@ def _advice(error: BaseException, code: str) -> str:
     return str(advice)
 
 
+def _with_what_was_meant(error: click.ClickException) -> click.ClickException:
+    """Of a command that there is not: with the one that is called nearly so."""
+    context = getattr(error, "ctx", None)
+    group = None if context is None else context.command
+    said = _NO_COMMAND.match(error.message)
+    if said is None or context is None or not isinstance(group, click.Group):
+        return error
+    near = difflib.get_close_matches(said["name"], group.list_commands(context), n=1, cutoff=_TYPING_MISTAKE)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return click.UsageError(f"There is no command {said['name']!r}.{meant}", context)
+
+
 def _report_click(error: click.ClickException, as_json: bool) -> int:
+    error = _with_what_was_meant(error)
     if as_json:
         code = "usage" if isinstance(error, click.UsageError) else "error"
         context = getattr(error, "ctx", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from tickwheel.protocol import moments as protocol
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.units import parse_duration_ms
 
@@ -21,7 +22,7 @@ def parse_duration(text: str) -> timedelta:
 def parse_moment(text: str) -> datetime:
     """An ISO 8601 time that says its UTC offset (`+02:00` or `Z`); raises ValueError with advice."""
     try:
-        moment = datetime.fromisoformat(text.strip())
+        moment = protocol.parse_moment(text)
     except ValueError:
         raise ValueError(
             f"{text!r} is not a time; write it like 2031-05-01T09:00+02:00 or 2031-05-01T07:00Z"

@@ -118,7 +118,7 @@ static uint32_t next_field(reader *in, uint32_t *seen, uint32_t several, int *is
         break;                       \
     }
 
-/* A Timestamp in milliseconds; -1: it is not usual. */
+/* A Timestamp in milliseconds, rounded up; -1: it is not usual. */
 static int64_t read_time(span part) {
     reader   in = read_in(part);
     uint32_t seen = 0, number;
@@ -131,7 +131,7 @@ static int64_t read_time(span part) {
         else in.is_bad = 1;
     }
     if (in.is_bad || seconds > MAX_SECONDS || nanos > 999999999) return -1;
-    return (int64_t)(seconds * 1000 + nanos / 1000000);
+    return (int64_t)(seconds * 1000 + (nanos + 999999) / 1000000);
 }
 
 /* Two texts: of a Resource, or an entry of a map. */

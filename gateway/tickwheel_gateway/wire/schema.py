@@ -87,8 +87,8 @@ LITE_SIMPLE_CONSUMER: Final = _number("ClientType", "LITE_SIMPLE_CONSUMER")
 
 
 def milliseconds(time: Any) -> int:
-    """A Timestamp as epoch milliseconds, or a Duration as milliseconds; parts of one are dropped."""
-    return int(time.seconds) * 1_000 + int(time.nanos) // 1_000_000
+    """A Timestamp as epoch milliseconds, or a Duration as milliseconds; parts of one are rounded up."""
+    return int(time.seconds) * 1_000 - -int(time.nanos) // 1_000_000
 
 
 def set_milliseconds(time: Any, value_ms: int) -> None:

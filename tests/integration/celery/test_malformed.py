@@ -7,6 +7,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ import pytest
 
 import tickwheel.sync
 from tests.integration.celery.test_workers import Place
+from tests.support.clients.strange import send_strange
 from tests.support.processes.daemon_harness import Daemon
+from tickwheel.celery.replies import ReplyTopics
 from tickwheel.celery.transport.envelope import decode
+from tickwheel.celery.waiting import Outcome, Queue, WaitingTasks
 from tickwheel_bench.processes import wait_until
 
 _WRONG: Final[list[Any]] = [
@@ -90,6 +94,7 @@ def test_malformed_messages_do_not_end_a_worker(daemon: Daemon, place: Place, qu
     bad = chosen.sample([*mutants(good)], 200) + chosen.sample([*protocol_1(good)], 40)
     with place.worker("--pool", pool, "-c", "2") as worker, tickwheel.sync.Client(daemon.url) as client:
         client.send_many(queue, [json.dumps(message).encode() for _, message in bad])
+        send_strange(daemon.url, queue)
         place.send("note", "good")
         wait_until(lambda: "good" in place.lines(), lambda: worker.log.read_text()[-5_000:])
         # Each was run, or is a dead letter, and none waits or is tried again.
@@ -104,6 +109,25 @@ def test_malformed_messages_do_not_end_a_worker(daemon: Daemon, place: Place, qu
         assert worker.process is not None
         assert worker.process.poll() is None
         assert worker.stop() == 0
+
+
+def test_tasks_that_wait_beside_what_others_wrote(daemon: Daemon, queue: str, place: Place) -> None:
+    count = send_strange(daemon.url, queue, deliver_at_ms=4_000_000_000_000)
+    place.app.send_task(
+        "note", ["later"], queue=queue, task_id="the-one", countdown=3_600, ignore_result=True
+    )
+    queues = [Queue(queue, queue)]
+    with tickwheel.sync.Client(daemon.url) as client:
+        waiting = WaitingTasks(client, queues)
+        found = list(waiting)
+        assert len(found) == count + 1
+        assert [one.name for one in found if one.id == "the-one"] == ["note"]
+        assert len(waiting.earliest(1_000)) == count + 1
+        outcomes, cancelled = waiting.cancel([*{one.id for one in found}, "none"])
+        assert outcomes["the-one"] is Outcome.CANCELLED
+        assert outcomes["none"] is Outcome.UNKNOWN
+        assert "the-one" in {one.id for one in cancelled}
+        ReplyTopics(client).sweep(timedelta(hours=1), dry_run=True)
 
 
 @pytest.fixture

@@ -120,6 +120,19 @@ def test_one_of_another_brokers_delay_queue_is_due_as_it_was_there(
     assert broker.get_declared_queues() == {"mails"}
 
 
+def test_parts_of_a_millisecond_are_rounded_up(broker: TickwheelBroker, client: sync.Client) -> None:
+    due_ms = 1_900_000_000_000.25
+    old: dramatiq.Message[Any] = dramatiq.Message("fine.DQ", "write", (), {}, {"eta": due_ms})
+    broker.enqueue(old)
+    broker.enqueue_many([old])
+    later: Any = 3_600_000.25  # as the other brokers take it
+    began_ms = client.stats().now_ms
+    broker.enqueue(dramatiq.Message("fine", "write", (), {}, {}), delay=later)
+    first, second, third = client.browse(broker.topic_of("fine"))
+    assert first.deliver_at_ms == second.deliver_at_ms == 1_900_000_000_001
+    assert third.deliver_at_ms >= began_ms + 3_600_001
+
+
 def test_retries_of_dramatiq_work_as_they_are(broker: TickwheelBroker) -> None:
     attempts: list[int] = []
 

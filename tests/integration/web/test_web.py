@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import tickwheel.web
 from tests.support.clients.asgi import Caller
 from tests.support.processes.daemon_harness import Daemon
 from tickwheel.errors import NotConnected
+from tickwheel_web.endpoints import Endpoint
 from tickwheel_web.shapes import MAX_BATCH
+from tickwheel_web.table import ENDPOINTS
 
 TOPIC = "/v1/topics/{}/messages"
 LATER = "2031-05-01T09:00:00+02:00"
@@ -121,12 +125,113 @@ async def test_any_body_and_how_it_is_shown(
     assert (found["priority"], found["body_bytes"]) == (7, len(sent))
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body", "advice"),
+    [
+        ("application/x-www-form-urlencoded", b'{"text": "hi", "delay": "1h"}', "application/octet-stream"),
+        ("Application/X-WWW-Form-Urlencoded; charset=utf-8", b"text=hi&delay=1h", "application/json"),
+        ("application/x-www-form-urlencoded", b"", "application/json"),
+        ("multipart/form-data; boundary=x", b"--x--", "application/octet-stream"),
+        ("", b'{"text": "hi", "delay": "1h"}', "application/octet-stream"),
+        (" ", b"\x00", "application/octet-stream"),
+        ("json", b'{"text": "hi"}', "application/json"),
+        ("text/json", b'{"text": "hi"}', "application/json"),
+        (
+            "text/plain;charset=UTF-8",
+            b' {"body": 1, "deliver_at": "2031-05-01T09:00:00Z"}',
+            "application/json",
+        ),
+        ("application/x-ndjson", b'{"text": "hi"}\n', "/v1/topics/untyped/messages/batch"),
+    ],
+)
+async def test_a_body_whose_type_nobody_chose_is_no_message(
+    ask: Caller, content_type: str, body: bytes, advice: str
+) -> None:
+    headers = {"content-type": content_type} if content_type else {}
+    answer = await ask("POST", TOPIC.format("untyped"), body=body, headers=headers)
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+    assert advice in answer.json["detail"]
+    assert (await ask("GET", "/v1/topics/untyped")).code == "unknown_topic"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/octet-stream", b'{"text": "hi", "delay": "1h"}'),
+        ("text/plain", b'{"text": "for another program"}'),
+        ("text/plain", b'{"text": "hi", "delay": "1h", "of": "ada"}'),
+        ("text/plain", b'{"key": "a", "delay": "1h"}'),
+        ("text/plain", b"{text: hi}"),
+    ],
+)
+async def test_a_body_whose_type_was_chosen_is_stored_as_it_is(
+    ask: Caller, content_type: str, body: bytes
+) -> None:
+    answer = await ask("POST", TOPIC.format("typed"), body=body, headers={"content-type": content_type})
+    assert answer.status == 201
+    assert (await ask("GET", answer.headers["location"])).json["body_bytes"] == len(body)
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "multipart/form-data", ""])
+@pytest.mark.parametrize(
+    "row", [row for row in ENDPOINTS if row.requests is not None], ids=lambda row: row.name
+)
+async def test_no_endpoint_takes_a_form(ask: Caller, row: Endpoint, content_type: str) -> None:
+    headers = {"content-type": content_type} if content_type else {}
+    target = re.sub(r"{\w+}", "17", row.path)
+    answer = await ask(row.method, target, body=b'{"delay": "1h"}', headers=headers)
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+    assert "Use application/json" in answer.json["detail"]
+
+
 async def test_what_another_client_sent(ask: Caller, daemon: Daemon) -> None:
     async with tickwheel.Client(daemon.url) as client:
         sent = await client.send("native", b"\x01", headers={"b": b"\x00", "n": {"e": [1.5, None]}})
     found = (await ask("GET", f"/v1/messages/{sent.id}")).json
     assert base64.b64decode(found["base64"]) == b"\x01"
     assert found["headers"] == {"b": "AA==", "n": {"e": [1.5, None]}}
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("2031-05-01T09:00:00.000000001Z", "2031-05-01T09:00:00.001Z"),
+        ("2031-05-01T09:00:00.0010+02:00", "2031-05-01T07:00:00.001Z"),
+        ("2031-05-01t09:00:00z", "2031-05-01T09:00:00Z"),
+        ("2031-06-30T23:59:60Z", "2031-07-01T00:00:00Z"),
+        ("2031-06-30T15:59:60.5-08:00", "2031-07-01T00:00:00.5Z"),
+    ],
+)
+async def test_a_time_is_never_earlier_than_it_was_written(ask: Caller, said: str, kept: str) -> None:
+    for answer in (
+        await ask("POST", TOPIC.format("fine"), {"text": "x", "deliver_at": said}),
+        await ask(
+            "POST",
+            f"{TOPIC.format('fine')}?deliver_at={said.replace('+', '%2B')}",
+            body=b"x",
+            headers={"content-type": "text/plain"},
+        ),
+        await ask("POST", TOPIC.format("fine") + "/batch", [{"text": "x", "deliver_at": said}]),
+    ):
+        sent = answer.json.get("items", [answer.json])[0]
+        found = (await ask("GET", f"/v1/messages/{sent['id']}")).json["deliver_at"]
+        assert datetime.fromisoformat(found) == datetime.fromisoformat(kept)
+
+
+@pytest.mark.parametrize(
+    "said", ["2031-05-01", "2031-05-01T09:00Z", "20310501T090000Z", "2031-05-01T09:00:60Z", "1935478800"]
+)
+async def test_what_is_no_time_of_rfc_3339(ask: Caller, said: str) -> None:
+    raw = {"content-type": "text/plain"}
+    for answer in (
+        await ask("POST", TOPIC.format("times"), {"text": "x", "deliver_at": said}),
+        await ask("POST", TOPIC.format("times") + f"?deliver_at={said}", body=b"x", headers=raw),
+    ):
+        assert (answer.status, answer.code) == (400, "bad_argument")
+        assert (
+            answer.json["detail"]
+            == f"{said!r} is no time. Write it as 2031-05-01T09:00:00+02:00, or with Z for UTC."
+        )
 
 
 # Batches -----------------------------------------------------------------------------------------
@@ -278,7 +383,8 @@ async def test_what_is_refused_before_it_is_read(ask: Caller) -> None:
     assert (large.status, large.code) == (413, "request_too_large")
     said = await ask("POST", target, body=b"", headers={"content-length": "9" * 30})
     assert (said.status, said.code) == (413, "request_too_large")
-    for_the_broker = await ask("POST", target, body=b"x" * 100_000)
+    raw = {"content-type": "text/plain"}
+    for_the_broker = await ask("POST", target, body=b"x" * 100_000, headers=raw)
     assert (for_the_broker.status, for_the_broker.code) == (413, "body_too_large")
     zipped = await ask("POST", target, body=b"x", headers={"content-encoding": "gzip"})
     assert (zipped.status, zipped.code) == (415, "unsupported_encoding")

@@ -23,7 +23,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
-	sent, err := client.SendWithResponse(ctx, topic, nil, api.Send{
+	sent, err := client.SendMessageWithResponse(ctx, topic, nil, api.Send{
 		Body:  map[string]any{"order": 17},
 		Key:   pointer(key),
 		Delay: pointer("1h"),

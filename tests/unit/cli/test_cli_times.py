@@ -23,6 +23,7 @@ from tickwheel_cli.shared.times import format_moment, moment_to_ms, ms_to_moment
         ("1.5d", timedelta(hours=36)),
         ("1w", timedelta(days=7)),
         ("1d 2h", timedelta(hours=26)),
+        ("1.0001s", timedelta(milliseconds=1_001)),
         ("0", timedelta(0)),
     ],
 )
@@ -41,6 +42,22 @@ def test_times_need_an_offset_and_may_have_any() -> None:
     assert parse_moment("2031-05-01T09:00+02:00") == expected
     assert parse_moment("2031-05-01T07:00Z") == expected
     assert parse_moment(" 2031-05-01 07:00:00.000+00:00 ") == expected
+
+
+@table(
+    ("text", "more_ms"),
+    [
+        ("2031-05-01T07:00:00.000000001Z", 1),
+        ("2031-05-01T07:00:00.0010Z", 1),
+        ("2031-05-01T06:59:59.9999999Z", 0),
+    ],
+)
+def test_nothing_of_a_time_is_lost(text: str, more_ms: int) -> None:
+    assert moment_to_ms(parse_moment(text)) == moment_to_ms(datetime(2031, 5, 1, 7, tzinfo=UTC)) + more_ms
+
+
+def test_a_leap_second_is_the_second_after_it() -> None:
+    assert parse_moment("2016-12-31T23:59:60Z") == datetime(2017, 1, 1, tzinfo=UTC)
 
 
 def test_a_naive_time_is_refused_with_a_suggestion_that_works() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from email.utils import formatdate
+
+import pytest
 
 from tests.support.run.cases import table
 from tickwheel_push.http.answer import Answer, NoAnswer, Result
@@ -80,6 +84,40 @@ def test_a_busy_endpoint_is_left_alone(
     outcome = of(Answer(status, headers))
     assert (outcome.kind, outcome.pauses) == (Kind.RETRY, True)
     assert (outcome.pause_ms, outcome.delay_ms) == (pause_ms, delay_ms)
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose local time is not UTC."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+@pytest.mark.parametrize(
+    "said",
+    [
+        time.asctime(time.gmtime(NOW_S + 60)),
+        time.strftime("%a, %d %b %Y %H:%M:%S", time.gmtime(NOW_S + 60)),
+        time.strftime("%a, %d %b %Y %H:%M:%S -0000", time.gmtime(NOW_S + 60)),
+        time.strftime("%A, %d-%b-%y %H:%M:%S GMT", time.gmtime(NOW_S + 60)),
+        time.strftime("%a, %d %b %Y %H:%M:%S +0200", time.gmtime(NOW_S + 60 + 7_200)),
+    ],
+    ids=["asctime", "no zone", "an unknown zone", "RFC 850", "an offset"],
+)
+def test_a_date_without_a_zone_is_in_utc(said: str) -> None:
+    assert of(Answer(503, {"retry-after": said})).pause_ms == 60_000
+
+
+def test_parts_of_a_millisecond_are_rounded_up() -> None:
+    until = formatdate(NOW_S + 60, usegmt=True)
+    answer = Answer(503, {"retry-after": until})
+    assert outcome_of(answer, Rules([5_000]), 1, NOW_S + 0.0004, 0).pause_ms == 60_000
+    assert of(Answer(202, {"tickwheel-lease": "0.1ms"}), Rules([5_000], may_hold=True)).delay_ms == 1
+    assert outcome_of(Answer(500), Rules([5_001]), 1, NOW_S, 0.25).delay_ms == 5_127
 
 
 def test_a_busy_endpoint_has_no_more_attempts_than_others() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from tests.support.clients.strange import readable
 from tests.support.run.cases import table
 from tickwheel.protocol.receipts import decode_receipt
 from tickwheel_push.http import cloud_event
@@ -218,6 +219,14 @@ def test_strange_headers_of_a_message_are_left_out() -> None:
     assert headers["content-type"] == "application/octet-stream"
     assert "traceparent" not in headers
     assert headers["ce-type"] == "tickwheel.message"
+
+
+@table("headers", readable())
+@table("format", ["binary", "structured", "plain"])
+def test_headers_that_others_wrote(headers: dict[str, Any], format: Any) -> None:
+    assert of(but(headers=headers), Style(format=format)).method == "POST"
+    with pytest.raises(RequestRefused):
+        task(headers, ["https://*"])
 
 
 # Tasks -------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from tickwheel.errors import TickwheelError
 from tickwheel_web import problems
 from tickwheel_web.openapi import EVERYWHERE, document, encoded
 from tickwheel_web.problems import status_of
+from tickwheel_web.shapes import read_other
 from tickwheel_web.table import ENDPOINTS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +42,7 @@ def test_it_is_the_same_for_each_interpreter(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(kind, "__doc__", inspect.cleandoc(kind.__doc__ or ""))
     assert "\n" in "".join(kind.__doc__ or "" for kind in kinds)
     assert encoded() == before
-    assert [problems.title_of(status) for status in (413, 422)] == [
+    assert [problems.phrase_of(status) for status in (413, 422)] == [
         "Request Entity Too Large",
         "Unprocessable Entity",
     ]
@@ -102,7 +104,7 @@ def test_examples_are_what_the_row_takes(row: object) -> None:
             examples = one.example if isinstance(one.example, list) else [one.example]
             for example in examples:
                 wanted = kind[0] if isinstance(kind, list) else kind
-                msgspec.json.decode(msgspec.json.encode(example), type=wanted)
+                msgspec.json.decode(msgspec.json.encode(example), type=wanted, dec_hook=read_other)
 
 
 def test_the_page_lists_the_endpoints() -> None:
@@ -137,3 +139,28 @@ def test_every_status_is_one_of_an_error_that_there_is() -> None:
         if isinstance(kind, type) and issubclass(kind, TickwheelError)
     }
     assert set(problems._STATUS_OF_CODE) <= known
+
+
+def test_operations_have_tags_and_names_that_say_what_they_are_about() -> None:
+    found = document()
+    known = [tag["name"] for tag in found["tags"]]
+    operations = [one for path in found["paths"].values() for one in path.values()]
+    assert {tag for one in operations for tag in one["tags"]} == set(known)
+    assert all(len(one["tags"]) == 1 for one in operations)
+    assert max(Counter(tag for one in operations for tag in one["tags"]).values()) < 20
+    assert not [one["operationId"] for one in operations if "_" not in one["operationId"]]
+
+
+def test_each_array_says_what_is_in_it() -> None:
+    def arrays(part: Any) -> Iterator[Any]:
+        if isinstance(part, dict):
+            if part.get("type") == "array":
+                yield part
+            part = list(part.values())
+        if isinstance(part, list):
+            for one in part:
+                yield from arrays(one)
+
+    found = list(arrays(document()))
+    assert found
+    assert all("items" in one for one in found)

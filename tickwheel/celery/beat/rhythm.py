@@ -40,8 +40,8 @@ def rhythm_of(entry_schedule: Any, zone: tzinfo) -> Rhythm:
 
 def _interval(entry_schedule: schedule, zone: tzinfo) -> Rhythm:
     every: timedelta = entry_schedule.run_every
-    every_ms = round(every / _MILLISECOND)
-    if every_ms < 1:
+    every_ms = -(-every // _MILLISECOND)
+    if every < _MILLISECOND:
         raise NotOnBroker("its interval is shorter than a millisecond")
     if not entry_schedule.relative:
         return Rhythm(every_ms=every_ms)

@@ -36,6 +36,7 @@ from tickwheel.protocol.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from tickwheel.protocol.headers import readable_headers
 
 logger = logging.getLogger("tickwheel.celery")
 
@@ -451,7 +452,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         declared = connection.topology.queue(queue)
         for source in connection.topology.sources(queue):
             while (found := self._get_from(source)) is not None:
-                raw = decode(found.body, found.headers)
+                raw = decode(found.body, readable_headers(found))
                 acks = connection.acks_of(source.topic, source.group)
                 routing_key = raw["properties"]["delivery_info"].get("routing_key") or ""
                 if not source.wants(routing_key) or is_stale(raw, found, declared):

@@ -16,6 +16,7 @@ from tickwheel.celery.transport.topology import Queue, Source
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.protocol.errors import TickwheelError
+from tickwheel.protocol.headers import readable_headers
 
 logger = logging.getLogger("tickwheel.celery")
 
@@ -100,7 +101,7 @@ class QueueConsumer:
 
     def take(self, feed: Feed, message: BaseMessage) -> bool:
         """See ``connection.Consumer``."""
-        raw = decode(message.body, message.headers)
+        raw = decode(message.body, readable_headers(message))
         source = self.feeds.get(feed)
         routing_key = raw["properties"]["delivery_info"].get("routing_key") or ""
         if (source is not None and not source.wants(routing_key)) or is_stale(raw, message, self.queue):

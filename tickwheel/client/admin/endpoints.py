@@ -15,6 +15,7 @@ from tickwheel.client.admin.query import query_seconds
 from tickwheel.client.checks import flag, listed, shown, text, whole
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.subscription import Start, start_of_group
+from tickwheel.client.options import EndpointFormat
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol import target_headers, target_urls
@@ -205,7 +206,7 @@ class EndpointRequests(Requests):
         allow_urls: Sequence[str] | None = None,
         secrets: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
-        format: str | None = None,
+        format: EndpointFormat | None = None,
         timeout: Delay | None = None,  # noqa: ASYNC109
         max_in_flight: int | None = None,
         rate: float | None = None,

@@ -11,6 +11,7 @@ import msgspec
 
 from tickwheel.client.checks import listed, shown, text, whole
 from tickwheel.client.columns import Body, Headers, body_bytes, check_name, check_priority, checked_headers
+from tickwheel.client.options import CatchUp, Overlap
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.bodies.schedules import (
@@ -123,12 +124,25 @@ _UNSET: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+_NICKNAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""Of cron expressions, as crontab knows them. The broker has the expression."""
+
+
 def _rhythm_fields(
     cron: str | None, tz: str | None, every: Delay | None, start: Moment | None, until: Moment | None
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if cron is not None or every is not None:
-        fields["cron"] = "" if cron is None else text(cron, "cron")
+        expression = "" if cron is None else text(cron, "cron")
+        fields["cron"] = _NICKNAMES.get(expression.strip().lower(), expression)
         fields["every_ms"] = 0 if every is None else duration_ms(every, "every")
     fields |= {"tz": text(tz, "tz")} if tz is not None else {}
     fields |= {"start_ms": moment_ms(start, "start")} if start is not None else {}
@@ -191,8 +205,8 @@ class ScheduleRequests(Requests):
         body: Body = b"",
         headers: Headers | None = None,
         priority: int | None = None,
-        overlap: str = "allow",
-        catch_up: str = "last",
+        overlap: Overlap = "allow",
+        catch_up: CatchUp = "last",
         window: Delay = 0,
     ) -> Schedule:
         """Sends a message to ``topic`` again and again: at the times of ``cron`` in the zone ``tz``, or ``every`` so
@@ -226,8 +240,8 @@ class ScheduleRequests(Requests):
         body: Body | None = None,
         headers: Headers | None = None,
         priority: int | None = None,
-        overlap: str | None = None,
-        catch_up: str | None = None,
+        overlap: Overlap | None = None,
+        catch_up: CatchUp | None = None,
         window: Delay | None = None,
     ) -> Schedule:
         """Changes what is given of a schedule, all of it or, when it is refused, nothing; it counts for slots that

@@ -13,6 +13,7 @@ from tickwheel.client.admin.vitess import parse_vitess
 from tickwheel.client.checks import flag, listed, many_ids, shown, text, whole_or_none
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.headers import headers_of
+from tickwheel.client.options import TopicSettings
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import duration_ms, whole_ms
 from tickwheel.protocol.bodies.admin import (
@@ -104,7 +105,7 @@ class TopicRequests(Requests):
     """Topics, dead letters, statistics."""
 
     async def create_topic(
-        self, name: str, /, *, shards: int = 0, vitess: str | None = None, **settings: timedelta | float
+        self, name: str, /, *, shards: int = 0, vitess: str | None = None, **settings: Unpack[TopicSettings]
     ) -> TopicInfo:
         """Creates a topic. Raises TopicExists, BadTopicSettings, BadTopicName, TooManyTopics.
 
@@ -117,7 +118,7 @@ class TopicRequests(Requests):
         ``vitess``: the comment of a Vitess message table; settings that are given as well have precedence.
         ``shards``: 2 to 256 parts by the hash of the key; it cannot be changed later.
         """
-        return await self._set(name, vitess, settings, create=True, shards=shards)
+        return await self._set(name, vitess, {**settings}, create=True, shards=shards)
 
     async def set_topic(
         self,
@@ -126,13 +127,13 @@ class TopicRequests(Requests):
         *,
         unset: Sequence[str] = (),
         vitess: str | None = None,
-        **settings: timedelta | float,
+        **settings: Unpack[TopicSettings],
     ) -> TopicInfo:
         """Changes settings of a topic, all or none, at once. Those of ``unset`` are the broker's again.
 
         Raises UnknownTopic, BadTopicSettings.
         """
-        return await self._set(name, vitess, settings, unset=_wire_names(unset))
+        return await self._set(name, vitess, {**settings}, unset=_wire_names(unset))
 
     async def pause_topic(self, name: str) -> TopicInfo:
         """Delivers nothing of the topic until ``resume_topic``; messages still come in and become due."""

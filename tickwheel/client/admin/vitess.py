@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tickwheel.protocol.errors import BadTopicSettings
+from tickwheel.protocol.units import seconds_ms
 
 _MANDATORY: Final = ("vt_ack_wait", "vt_purge_after", "vt_batch_size", "vt_cache_size", "vt_poller_interval")
 _SECONDS: Final = {
@@ -91,4 +92,4 @@ def _milliseconds(key: str, text: str) -> int:
     lowest = 0.0 if key in ("vt_purge_after", "vt_max_backoff") else 0.001
     if not lowest <= seconds < math.inf:
         raise BadTopicSettings(f"{key}={text} is not a number of seconds.", advice=_ADVICE)
-    return round(seconds * 1000)
+    return seconds_ms(seconds)

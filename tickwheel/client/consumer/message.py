@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckQueue
 from tickwheel.client.consumer.giving_back import give_back
-from tickwheel.client.consumer.headers import headers_of
+from tickwheel.client.consumer.headers import headers_of, json_of
 from tickwheel.client.results import ReceiptResult
 from tickwheel.client.times import Delay
 from tickwheel.protocol.messages import Delivery, pack_column
@@ -53,6 +53,10 @@ class BaseMessage:
         batch = self._batch
         end = batch.ends[self._index]
         return batch.delivery.payload[end - batch.delivery.body_bytes[self._index] : end]
+
+    def json(self) -> Any:
+        """The body, which is JSON. Raises RemoteProtocolError for another one."""
+        return json_of(self.id, self.body)
 
     @property
     def attempt(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -10,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tickwheel.protocol import moments as protocol
 
 GOOD: Final = 0
 NAIVE: Final = 1
@@ -22,7 +23,6 @@ _DAY: Final = r"^\d{4}-\d{2}-\d{2}"
 _ZONED: Final = _DAY + r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}(:?\d{2})?)$"
 _WITHOUT: Final = _DAY + r"([T ]\d{2}(:\d{2}(:\d{2}([.,]\d{1,9})?)?)?)?$"
 _NUMBER: Final = r"^[+-]?\d{1,18}$"
-_FINE: Final = re.compile(r"([.,]\d{6})(\d+)")
 
 States = npt.NDArray[np.uint8]
 
@@ -65,14 +65,11 @@ def _micros(texts: Any, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] 
 
 def parse_moment(text: str) -> tuple[int, int]:
     """One time, in any form of ISO 8601 that Python knows: (milliseconds, state)."""
-    fine = _FINE.search(text)
     try:
-        moment = datetime.fromisoformat(_FINE.sub(r"\1", text))
+        moment = protocol.parse_moment(text)
         if moment.utcoffset() is None:
             return 0, NAIVE
         micros = (moment - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         return 0, UNREADABLE
-    if fine is not None and fine[2].strip("0"):
-        micros += 1
     return -(-micros // 1_000), GOOD

@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from tickwheel import BrowsedMessage
 from tickwheel.errors import UnknownTopic
-from tickwheel.protocol.limits import MAX_TIME_MS, dead_topic
+from tickwheel.protocol.headers import as_json, readable_headers
+from tickwheel.protocol.limits import MAX_ID, MAX_TIME_MS, NAME_PATTERN, dead_topic
 from tickwheel_web import reading
-from tickwheel_web.bodies import readable_headers, shown
+from tickwheel_web.bodies import shown
 from tickwheel_web.consuming.shapes import DeadLetter, DeadLetters, Dropped, Failure, Replay, Replayed
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.paging import page_of_ids
@@ -26,8 +27,8 @@ _Moment = Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
 class _Story(msgspec.Struct, frozen=True):
     """What the broker has written into a letter. Others may send to the topic, too."""
 
-    group: str | None = None
-    id: int | None = None
+    group: Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN.pattern}\Z")] | None = None
+    id: Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)] | None = None
     key: str = ""
     attempts: int | None = None
     error: str = ""
@@ -78,8 +79,8 @@ def letter_of(found: BrowsedMessage, *, has_body: bool) -> DeadLetter:
     headers = readable_headers(found)
     told: object = {}
     if headers is not None:
-        headers = dict(headers)
         told = headers.pop(_HEADER, {})
+        headers = {name: as_json(value) for name, value in headers.items()}
     try:
         story = msgspec.convert(told, _Story)
     except msgspec.ValidationError:

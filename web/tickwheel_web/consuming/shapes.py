@@ -10,8 +10,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import Fetched, Message, ReceiptResult
+from tickwheel.protocol.headers import shown_headers
 from tickwheel.protocol.receipts import Receipt, encode_receipt
-from tickwheel_web.bodies import ONE_FORM, readable_headers, shown
+from tickwheel_web.bodies import ONE_FORM, shown
 from tickwheel_web.shapes import MAX_BATCH, MAX_PAGE, Duration, Id, Moment, Time, encode
 
 MAX_RECEIVED: Final = 1_000
@@ -183,7 +184,7 @@ def encoded_deliveries(fetched: Fetched, group: str) -> Iterator[bytes]:
 
 
 def _delivery(message: Message, attempt: int, receipt: str) -> Delivery:
-    headers = readable_headers(message)
+    headers = shown_headers(message)
     return Delivery(
         receipt=receipt,
         id=str(message.id),

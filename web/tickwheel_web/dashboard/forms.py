@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from tickwheel.errors import BadArgument, TickwheelError
 from tickwheel.protocol.limits import MAX_ID
+from tickwheel.protocol.moments import parse_moment
 from tickwheel.protocol.units import parse_duration_ms
 from tickwheel_web.dashboard.page import Viewed
 from tickwheel_web.problems import Refused, detail_of, status_of
@@ -187,7 +188,7 @@ def zone(name: str) -> ZoneInfo:
 def moment_in(text: str, clock: ZoneInfo) -> datetime:
     """With its offset, or on the clock of the zone. Raises ValueError."""
     try:
-        found = datetime.fromisoformat(text)
+        found = parse_moment(text)
         found = found if found.tzinfo else found.replace(tzinfo=clock)
         again = found.astimezone(UTC).astimezone(found.tzinfo)
     except (ValueError, OverflowError):

@@ -15,15 +15,17 @@ from tickwheel.errors import BadArgument, BadTime, BadTopicName, Forbidden, Naiv
 from tickwheel_web import reading
 from tickwheel_web.bodies import CONTENT_TYPE, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
+from tickwheel_web.messages.raw import need_raw
 from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
 from tickwheel_web.repeated import repeated_name
-from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none
+from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none, read_other
+from tickwheel_web.wording import of_json
 
 HEADER_PREFIX: Final = "tw-header-"
 _AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
-_SEND: Final = msgspec.json.Decoder(Send)
-_SENDS: Final = msgspec.json.Decoder(list[Send])
+_SEND: Final = msgspec.json.Decoder(Send, dec_hook=read_other)
+_SENDS: Final = msgspec.json.Decoder(list[Send], dec_hook=read_other)
 
 
 class Ready(NamedTuple):
@@ -60,7 +62,8 @@ def made_ready(message: Send) -> Ready:
 
 
 def _raw(request: Request, query: Any, body: bytes) -> Ready:
-    """A message whose body is the request's. Raises BadTime."""
+    """A message whose body is the request's. Raises BadTime, Refused (415)."""
+    need_raw(request, body)
     headers: dict[str, Any] = {
         name[len(HEADER_PREFIX) :]: reading.header_text(value)
         for name, value in request.headers.items()
@@ -79,7 +82,7 @@ def _raw(request: Request, query: Any, body: bytes) -> Ready:
     )
 
 
-async def send(asked: Asked) -> Response:
+async def send_message(asked: Asked) -> Response:
     """201: stored; 200: its key was there."""
     if reading.media_type(asked.request) == JSON:
         if asked.request.query_params:
@@ -87,7 +90,7 @@ async def send(asked: Asked) -> Response:
                 400,
                 "bad_argument",
                 "Query parameters are for bodies that are no JSON. Write them as fields.",
-                pointer="?",
+                pointer=f"?{next(iter(asked.request.query_params))}",
             )
         ready = made_ready(reading.decode(Send, asked.body))
     else:
@@ -150,8 +153,11 @@ def _one_by_one(data: bytes, content_type: str) -> list[Send | Refused]:
     else:
         try:
             lines = msgspec.json.decode(data, type=list[msgspec.Raw])
+        except msgspec.ValidationError:
+            detail = f"The batch is no list. A single message goes to …/messages, lines are {NDJSON[0]}."
+            raise Refused(400, "bad_json", detail, pointer="") from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(400, "bad_json", f"This is no array of JSON: {error}.", pointer="") from None
+            raise Refused(400, "bad_json", of_json(error), pointer="") from None
     _check_count(len(lines))
     return [_one(line, index) for index, line in enumerate(lines)]
 

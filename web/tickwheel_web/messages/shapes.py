@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import BrowsedMessage, MessageHistory, MessageInfo
-from tickwheel_web.bodies import ONE_FORM, TWO_FORMS, Body, readable_headers, shown
+from tickwheel.protocol.headers import shown_headers
+from tickwheel_web.bodies import ONE_FORM, TWO_FORMS, Body, shown
 from tickwheel_web.filters import Bounds, Filter, States
 from tickwheel_web.shapes import MAX_PAGE, ONE_TIME, Duration, Id, Moment, Priority, Time
 
@@ -218,7 +219,7 @@ class ChangedAll(msgspec.Struct, frozen=True):
 
 def message_of(found: MessageInfo) -> Message:
     """With its body."""
-    headers = readable_headers(found)
+    headers = shown_headers(found)
     return Message(
         id=str(found.id),
         topic=found.topic,
@@ -240,7 +241,7 @@ def message_of(found: MessageInfo) -> Message:
 
 def listed_of(found: MessageInfo | BrowsedMessage, *, has_body: bool) -> MessageRow:
     """As it stands in a list."""
-    headers = readable_headers(found)
+    headers = shown_headers(found)
     groups = [
         StateInGroup(one["group"], one["state"], one["epoch"])
         if isinstance(one, dict)

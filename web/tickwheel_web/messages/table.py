@@ -37,7 +37,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST",
         "/v1/topics/{topic}/messages",
-        sending.send,
+        sending.send_message,
         "Send a message, for now or for a time; the answer comes when it is safe on the broker's disk",
         _SEND,
         {201: Sent, 200: Sent},

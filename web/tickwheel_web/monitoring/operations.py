@@ -44,7 +44,7 @@ async def list_audit(asked: Asked) -> Response:
     return json(AuditEntries(entries, None if last is None else str(last), found.has_gap))
 
 
-async def purge(asked: Asked) -> Response:
+async def purge_messages(asked: Asked) -> Response:
     """The broker does it by itself when it is worth it."""
     wanted = reading.decode(AskPurge, asked.body)
     if wanted.confirm is UNSET and not wanted.dry_run:

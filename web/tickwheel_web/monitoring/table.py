@@ -109,7 +109,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST",
         "/v1/purge",
-        operations.purge,
+        operations.purge_messages,
         "Give the disk space of messages that are done back now",
         _ADMIN,
         {200: Purged},

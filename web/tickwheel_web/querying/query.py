@@ -22,7 +22,7 @@ TRUNCATED: Final = "Tickwheel-Truncated"
 """The header that says what `truncated` says, where the rows are not JSON."""
 
 
-async def query(asked: Asked) -> Response:
+async def run_query(asked: Asked) -> Response:
     """What is in the topics; nothing is changed."""
     question = reading.decode(Question, asked.body)
     timeout = duration_of(question.timeout, "timeout")

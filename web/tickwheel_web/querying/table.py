@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tickwheel_web.endpoints import Endpoint
-from tickwheel_web.querying.query import ARROW, CSV, query
+from tickwheel_web.querying.query import ARROW, CSV, run_query
 from tickwheel_web.querying.shapes import Question, Rows
 from tickwheel_web.shapes import JSON, NDJSON
 
@@ -13,7 +13,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST",
         "/v1/query",
-        query,
+        run_query,
         "Ask with SQL what is in the topics; it changes nothing",
         "query:*",
         {200: Rows},

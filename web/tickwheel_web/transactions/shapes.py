@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import BrowsedMessage
+from tickwheel.protocol.headers import shown_headers
 from tickwheel.stats import datetime_of
 from tickwheel_web.bodies import ONE_FORM, shown
 from tickwheel_web.messages.shapes import Send
@@ -80,7 +81,8 @@ class PreparedQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PreparedMessage(msgspec.Struct, frozen=True):
-    """A message that waits to be committed or aborted, and when it is to be delivered then."""
+    """A message that waits to be committed or aborted, and when it is to be delivered then. `headers` are null where
+    another client wrote what cannot be read."""
 
     id: Id
     topic: TopicName
@@ -89,7 +91,7 @@ class PreparedMessage(msgspec.Struct, frozen=True):
     priority: int
     deliver_at: Moment | None
     created_at: Moment
-    headers: dict[str, Any]
+    headers: dict[str, Any] | None
     body_bytes: int
     body: msgspec.Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
@@ -141,8 +143,8 @@ SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
 
 def prepared_of(found: BrowsedMessage, topic: str) -> PreparedMessage:
     """As it stands in a list: as it will be, without the broker's own header."""
-    headers = dict(found.headers)
-    own = headers.pop(PREPARED_HEADER, None)
+    headers = shown_headers(found)
+    own = None if headers is None else headers.pop(PREPARED_HEADER, None)
     time_ms = own.get("deliver_at_ms") if isinstance(own, dict) else None
     return PreparedMessage(
         id=str(found.id),
@@ -150,9 +152,9 @@ def prepared_of(found: BrowsedMessage, topic: str) -> PreparedMessage:
         key=found.key or None,
         order_key=found.order_key or None,
         priority=found.priority,
-        deliver_at=datetime_of(time_ms) if time_ms else None,
+        deliver_at=datetime_of(time_ms) if isinstance(time_ms, int) and time_ms > 0 else None,
         created_at=found.created,
         headers=headers,
         body_bytes=found.body_bytes,
-        **shown(found.body, headers),
+        **shown(found.body, headers or {}),
     )

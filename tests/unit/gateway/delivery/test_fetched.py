@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from tests.support.clients.strange import readable
 from tests.support.rocketmq.gateway_consumer import bodies, consuming
+from tests.support.run.cases import table
 from tickwheel.client import client as client_module
 from tickwheel_gateway.delivery.fetched import properties_of, shown
 from tickwheel_gateway.wire import schema
-from tickwheel_gateway.wire.messages import Given, Held
+from tickwheel_gateway.wire.messages import Given, Held, client_of, dead_headers
 
 GIVEN = Given(schema.Message().topic, "h:1", "tw1.1.1.1.0.1")
 
@@ -52,6 +54,15 @@ def test_what_cannot_be_said_is_left_out(headers: dict[str, Any], caplog: pytest
     assert (message.body, dict(message.user_properties)) == (b"x", {})
     assert message.system_properties.receipt_handle == GIVEN.receipt_handle
     assert "message 7 is delivered without its headers" in caplog.text
+
+
+@table("headers", readable())
+def test_headers_that_others_wrote(headers: dict[str, Any]) -> None:
+    for own in ({}, {"rocketmq": headers}, {"rocketmq": {**headers, "id": "x"}}):
+        one = held({**headers, **own})
+        assert shown(one, GIVEN).body == b"x"
+        dead_headers(one, "t")
+        client_of(one.headers)
 
 
 def test_an_ordering_key_that_is_no_text() -> None:

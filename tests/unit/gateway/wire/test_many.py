@@ -125,6 +125,17 @@ def test_any_messages(messages: list[Any]) -> None:
     check_sends([request(one) for one in messages])
 
 
+@pytest.mark.parametrize(("nanos", "more_ms"), [(0, 0), (1, 1), (999_999_999, 1_000)])
+def test_a_delivery_time_is_rounded_up(nanos: int, more_ms: int) -> None:
+    one = message("0D", delivery_timestamp=NOW_MS, message_type=schema.DELAY)
+    due = one.system_properties.delivery_timestamp
+    due.seconds, due.nanos = NOW_MS // 1_000 + 1, nanos
+    assert check_sends([request(one)]) == [1]
+    found = judged(request(one))
+    assert found is not None
+    assert found.deliver_at_ms == due.seconds * 1_000 + more_ms
+
+
 @with_any(MESSAGES, st.data())
 def test_requests_with_an_error(one: Any, data: st.DataObject) -> None:
     whole = bytearray(request(one))

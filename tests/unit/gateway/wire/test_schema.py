@@ -58,3 +58,10 @@ def test_times_to_the_millisecond(time_ms: int) -> None:
     assert schema.milliseconds(properties.born_timestamp) == time_ms
     properties.invisible_duration.FromMilliseconds(time_ms)
     assert schema.milliseconds(properties.invisible_duration) == time_ms
+
+
+@pytest.mark.parametrize(("nanos", "ms"), [(1, 1), (1_000_000, 1), (1_000_001, 2), (999_999_999, 1_000)])
+def test_parts_of_a_millisecond_are_rounded_up(nanos: int, ms: int) -> None:
+    properties = schema.Message().system_properties
+    properties.delivery_timestamp.seconds, properties.delivery_timestamp.nanos = 1_900_000_000, nanos
+    assert schema.milliseconds(properties.delivery_timestamp) == 1_900_000_000_000 + ms

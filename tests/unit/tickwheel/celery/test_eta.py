@@ -70,6 +70,11 @@ def test_a_time_without_a_zone_is_what_a_worker_of_celery_takes_it_for(
     assert due == [as_celery.astimezone(UTC).replace(microsecond=1_000)] * 24  # never earlier
 
 
+@pytest.mark.parametrize("eta", ["2031-04-30T23:59:59.999000001Z", "2031-04-30T23:59:60Z"])
+def test_nothing_of_a_time_is_lost(eta: str) -> None:
+    assert eta_ms(eta, None) == eta_ms("2031-05-01T00:00:00Z", None)
+
+
 @pytest.mark.parametrize("eta", ["tomorrow", 17])
 def test_what_is_no_time(eta: Any) -> None:
     with pytest.raises(BadArgument, match="eta="):

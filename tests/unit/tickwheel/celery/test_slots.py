@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from tests.support.clients.strange import readable
 from tickwheel.celery.slots import BEAT_HEADER, SCHEDULE_HEADER, Mark, Slot, fill_in, mark_of, slot_of
+from tickwheel.protocol.limits import MAX_TIME_MS
 
 AT_BROKER: dict[str, Any] = {
     SCHEDULE_HEADER: {"name": "celery.wages", "slot_ms": 1_793_000_000_000},
@@ -47,6 +51,28 @@ def test_other_messages_stay_as_they_are() -> None:
         headers: dict[str, Any] = {"id": "1"}
         fill_in(at_broker, headers, {})
         assert headers == {"id": "1"}
+
+
+@pytest.mark.parametrize(
+    "at_broker",
+    [
+        *readable(),
+        {**AT_BROKER, SCHEDULE_HEADER: {"name": "x", "slot_ms": 1 << 62}},
+        {**AT_BROKER, SCHEDULE_HEADER: {"name": "x", "slot_ms": -1}},
+        {**AT_BROKER, BEAT_HEADER: {"app": "x", "entry": "y", "expires_ms": 1 << 62}},
+    ],
+)
+def test_slots_that_others_wrote_are_none(at_broker: dict[str, Any]) -> None:
+    headers: dict[str, Any] = {"id": "1"}
+    fill_in(at_broker, headers, {})
+    assert headers == {"id": "1"}
+
+
+def test_the_end_of_time_is_the_latest_end() -> None:
+    headers: dict[str, Any] = {}
+    mark = {"app": "billing", "entry": "wages", "expires_ms": MAX_TIME_MS}
+    fill_in({**AT_BROKER, BEAT_HEADER: mark}, headers, {})
+    assert headers["expires"].startswith("9999-12-31")
 
 
 def test_what_is_read_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clients.strange import BODIES, readable
 from tickwheel.django.envelope import Envelope, broker_priority, decode
+from tickwheel.errors import RemoteProtocolError
 
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -36,6 +39,29 @@ def test_what_was_enqueued_is_what_is_run(args: list[Any], kwargs: dict[str, Any
 def test_what_is_no_task_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="no task of Django"):
         decode(Message(body))
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_others_wrote_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="no task of Django"):
+        decode(Message(body))
+
+
+def test_a_slot_whose_headers_cannot_be_read() -> None:
+    class Unreadable(Message):
+        @property
+        def headers(self) -> dict[str, Any]:
+            raise RemoteProtocolError("The headers of message 17 are not a MessagePack map.")
+
+        @headers.setter
+        def headers(self, _: dict[str, Any]) -> None: ...
+
+    body = Envelope("", "a.b", [], {}, "default", "mails", 0, schedule="nightly").encode()
+    with pytest.raises(ValueError, match="no slot"):
+        decode(Unreadable(body))
+    for headers in readable():  # nothing else is raised
+        with suppress(ValueError):
+            assert decode(Message(body, {"tickwheel-schedule": headers})).id
 
 
 def test_the_id_of_a_slot() -> None:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tickwheel.protocol.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
+from tickwheel.protocol.units import (
+    format_duration,
+    format_size,
+    parse_duration_ms,
+    parse_size_bytes,
+    seconds_ms,
+)
 
 
 @pytest.mark.parametrize(
@@ -11,6 +17,33 @@ from tickwheel.protocol.units import format_duration, format_size, parse_duratio
 )
 def test_durations(text: str, expected_ms: int) -> None:
     assert parse_duration_ms(text) == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        *[("1.0001s", 1_001), ("0.1ms", 1), ("1.5ms", 2), ("PT0.0001S", 1), ("1.1s", 1_100), ("0.07s", 70)],
+        *[
+            ("0.0ms", 0),
+            ("1s0.2ms0.3ms", 1_001),
+            ("0.1h", 360_000),
+            ("8.0000000000000000000000001d", 691_200_001),
+        ],
+    ],
+)
+def test_parts_of_a_millisecond_are_rounded_up(text: str, expected_ms: int) -> None:
+    assert parse_duration_ms(text) == expected_ms
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "s", "0." + "0" * 5_000 + "1s"])
+def test_durations_that_nobody_means(text: str) -> None:
+    with pytest.raises(ValueError, match="far too long"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(("seconds", "ms"), [(0.07, 70), (1.0001, 1_001), (3, 3_000), (1e-9, 1), (0, 0)])
+def test_seconds(seconds: float, ms: int) -> None:
+    assert seconds_ms(seconds) == ms
 
 
 @pytest.mark.parametrize("text", ["", "30", "30 parsecs", "-5s", "s", "1h 30"])

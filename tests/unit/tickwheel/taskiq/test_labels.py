@@ -20,7 +20,13 @@ NINE = datetime(2031, 5, 1, 9, tzinfo=UTC)
         ({}, Wishes(None, None, None, None, 0)),
         ({"delay": "3"}, Wishes(3_000, None, None, None, 0)),
         ({"delay": 0.0001}, Wishes(1, None, None, None, 0)),  # never early
+        ({"delay": 0.07}, Wishes(70, None, None, None, 0)),
+        ({"delay": "1.0001"}, Wishes(1_001, None, None, None, 0)),
         ({"deliver_at": str(NINE)}, Wishes(None, NINE, None, None, 0)),
+        (
+            {"deliver_at": "2031-05-01T08:59:59.999999001Z"},
+            Wishes(None, NINE, None, None, 0),
+        ),
         ({"deliver_at": "2031-05-01T09:00:00"}, Wishes(None, NINE, None, None, 0)),
         ({"priority": "7", "key": 17}, Wishes(None, None, 7, "17", 0)),
         ({"_retries": "2", "X-Taskiq-requeue": "1"}, Wishes(None, None, None, None, 3)),

@@ -199,6 +199,35 @@ def test_a_story_that_a_producer_made_up_brings_nothing_back(store: Store) -> No
     assert store.replay_dead.replay("t", [2], NOW_MS) == {"replayed": 1}
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        *[
+            {"id": float("inf")},
+            {"id": float("nan")},
+            {"id": "x"},
+            {"id": None},
+            {"id": [1]},
+            {"key": "k" * 1_000},
+        ],
+        *[{"topic": 5}, {"topic": None}],
+    ],
+)
+def test_a_story_that_says_what_cannot_be_keeps_no_other_letter_back(
+    store: Store, told: dict[str, Any]
+) -> None:
+    reader = Reader(store, ready(store, Outbound(b"x"), max_attempts=1))
+    reader.fetch()
+    assert reader.nack((1, 1), error="no") == ["dead"]
+    gone = {**story_of(letters(store)[0]), "id": 1 << 40}
+    strange = msgspec.msgpack.encode({DEAD_HEADER: {**gone, **told}})
+    store.commit.write_internal(
+        store.topics.record("t.dead").topic_id, [Outbound(b"made up", headers=strange)], [], NOW_MS
+    )
+    pump(store, NOW_MS)
+    assert store.replay_dead.replay("t", [3, 2], NOW_MS) == {"not_found": 1, "replayed": 1}
+
+
 def test_the_letter_of_a_message_that_was_stopped_stays(store: Store) -> None:
     topic = ready(store, Outbound(b"x", b"key"), max_attempts=1)
     other, fails = Reader(store, topic, "other"), Reader(store, topic, "fails")

@@ -30,6 +30,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         msgspec.msgpack.encode({"mine": 1}),
         msgspec.msgpack.encode({PREPARED_HEADER: 5}),
         msgspec.msgpack.encode({PREPARED_HEADER: {"deliver_at_ms": "soon"}}),
+        msgspec.msgpack.encode({PREPARED_HEADER: {"deliver_at_ms": float("inf")}}),
+        msgspec.msgpack.encode({PREPARED_HEADER: {"deliver_at_ms": 1 << 63}}),
     ],
 )
 def test_what_was_sent_to_the_topic_of_prepared_ones_is_none(store: Store, headers: bytes) -> None:

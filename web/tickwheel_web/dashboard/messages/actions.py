@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from tickwheel.errors import BadArgument, TransactionRefused
-from tickwheel_web.bodies import readable_headers
+from tickwheel.protocol.headers import readable_headers
 from tickwheel_web.dashboard.acting import DONE
 from tickwheel_web.dashboard.messages.changing import change_of, changed
 from tickwheel_web.dashboard.messages.message import find, need_bodies

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tickwheel import MessageInfo
 from tickwheel.errors import MessageNotFound, TickwheelError
-from tickwheel_web.bodies import readable_headers
+from tickwheel.protocol.headers import readable_headers
 from tickwheel_web.dashboard.forms import whole
 from tickwheel_web.dashboard.messages import bodies, timeline
 from tickwheel_web.dashboard.messages.calls import Calls, curl, python

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from tickwheel.protocol.moments import parse_moment
 from tickwheel.protocol.units import parse_duration_ms
 from tickwheel_web.filters import State
 from tickwheel_web.problems import Refused
@@ -166,20 +167,17 @@ def moment_of(text: str, now: datetime) -> datetime | None:
     if text == "now":
         return now
     try:
-        return now + _sign(text) * timedelta(milliseconds=parse_duration_ms(text.lstrip("+-")))
+        far = timedelta(milliseconds=parse_duration_ms(text.lstrip("+-")))
+        return now - far if text.startswith("-") else now + far
     except (ValueError, OverflowError):
         pass
     try:
-        found = datetime.fromisoformat(text)
+        found = parse_moment(text)
     except ValueError:
         raise _wrong(f"{text!r} is no time") from None
     if found.tzinfo is None:
         raise _wrong(f"{text!r} has no offset from UTC, such as Z or +02:00")
     return found
-
-
-def _sign(text: str) -> int:
-    return -1 if text.startswith("-") else 1
 
 
 def _iso(moment: datetime | None) -> str:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from tickwheel.errors import BadArgument, BadTime
 from tickwheel.protocol.limits import dead_topic
+from tickwheel.protocol.moments import parse_moment
 from tickwheel.protocol.readable import noun
 from tickwheel_web.dashboard.acting import counted, need_typed, path_to
 from tickwheel_web.dashboard.page import Viewed
@@ -104,8 +105,6 @@ async def delete(viewed: Viewed) -> Response:
 def _moment(text: str) -> datetime:
     """With or without an offset: the client refuses one without. Raises BadTime."""
     try:
-        return datetime.fromisoformat(text)
+        return parse_moment(text)
     except ValueError:
-        raise BadTime(
-            f"{text!r} is no time.", advice="Write it with its offset, as 2031-05-01T09:00+02:00."
-        ) from None
+        raise BadTime(f"{text!r} is no time.", advice="Write it as 2031-05-01T09:00+02:00.") from None

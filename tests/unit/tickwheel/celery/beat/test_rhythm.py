@@ -26,6 +26,7 @@ class Own(schedule):  # type: ignore[misc]
         (crontab("30", "2"), PARIS, Rhythm(cron="30 2 * * *", tz="Europe/Paris")),
         (crontab("30", "2"), UTC, Rhythm(cron="30 2 * * *", tz="UTC")),
         (schedule(timedelta(seconds=1.5)), PARIS, Rhythm(every_ms=1_500)),
+        (schedule(timedelta(seconds=1.0001)), PARIS, Rhythm(every_ms=1_001)),
         (schedule(timedelta(hours=2), relative=True), UTC, Rhythm(every_ms=7_200_000, offset_ms=0)),
         # At whole hours there: 5 h 30 min east.
         (schedule(timedelta(hours=1), relative=True), DELHI, Rhythm(every_ms=3_600_000, offset_ms=1_800_000)),

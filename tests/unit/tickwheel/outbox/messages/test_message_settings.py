@@ -41,6 +41,8 @@ def test_what_is_optional_may_be_left_out(head: str) -> None:
 
 
 def test_seconds_may_have_fractions_and_columns_are_kept_in_order() -> None:
+    fine = parse_comment(f"vitess_message,{MANDATORY},vt_min_backoff=0.0701", "t")
+    assert fine.min_backoff_ms == 71
     found = parse_comment(f"vitess_message,{MANDATORY},vt_min_backoff=0.25,vt_message_cols=id| b |a", "t")
     assert (found.min_backoff_ms, found.columns) == (250, ("id", "b", "a"))
 

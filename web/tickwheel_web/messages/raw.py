@@ -1,0 +1,58 @@
+"""Which bodies are messages as they are.
+
+A client that was told no content type writes its own or none at all, and such a body is mostly JSON: stored as it is,
+it would be another message at another time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+
+from tickwheel_web import reading
+from tickwheel_web.bodies import FORMS
+from tickwheel_web.messages.shapes import Send
+from tickwheel_web.shapes import JSON, NDJSON
+
+BYTES: Final = "application/octet-stream"
+_MEDIA_TYPE: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_NOT_MEANT: Final = (
+    "application/x-www-form-urlencoded",  # what curl -d, wget and urllib write by themselves
+    "multipart/form-data",
+    "text/json",
+    "text/x-json",
+    "application/x-json",
+)
+_FIELDS: Final = frozenset(Send.__struct_encode_fields__)
+_ADVICE: Final = (
+    f"Use {JSON} for a message with its fields, or {BYTES} for a body that is stored as it is "
+    f"(curl: -H 'Content-Type: {JSON}')."
+)
+
+
+def need_raw(request: Request, body: bytes) -> None:
+    """That the request's body is the message's. Raises Refused (415)."""
+    found = reading.media_type(request)
+    if found in NDJSON:
+        advice = f"Send many messages to {request.url.path}/batch, and a single message as {JSON}."
+    elif found in _NOT_MEANT or not (_MEDIA_TYPE.fullmatch(found) if found else not body):
+        advice = _ADVICE
+    elif found.startswith("text/") and _is_send(body):  # fetch of JavaScript writes text/plain by itself
+        advice = f"The body has the fields of a message. {_ADVICE}"
+    else:
+        return
+    raise reading.other_type(found, advice, (JSON, BYTES))
+
+
+def _is_send(body: bytes) -> bool:
+    """Whether it is a request in JSON: a body, and at least one more field of a message."""
+    if not body.lstrip().startswith(b"{"):
+        return False
+    try:
+        names = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return len(names) > 1 and not names.isdisjoint(FORMS) and names <= _FIELDS

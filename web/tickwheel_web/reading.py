@@ -165,7 +165,7 @@ def _invalid(kind: type[msgspec.Struct], message: str, at: str) -> Refused:
             400,
             "bad_argument",
             fault.detail,
-            pointer=f"{pointer}{slash}{fault.missing}" if fault.missing else pointer,
+            pointer=f"?{fault.missing}" if at == "?" and fault.missing else pointer,
         )
     names = _inner(kind, path).__struct_encode_fields__
     near = difflib.get_close_matches(unknown["name"], names, n=1, cutoff=_TYPING_MISTAKE)

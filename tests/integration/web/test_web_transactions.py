@@ -199,7 +199,7 @@ async def test_prepared_messages_come_in_parts(ask: Caller) -> None:
         ("POST", "/v1/prepared", {"text": "x"}, 400, "bad_argument", ""),
         ("POST", "/v1/prepared", {"topic": "-", "text": "x"}, 400, "bad_topic_name", None),
         ("POST", "/v1/prepared", {"topic": "t", "text": "x", "check_after": "x"}, 400, "bad_time", None),
-        ("GET", "/v1/prepared", None, 400, "bad_argument", "?"),
+        ("GET", "/v1/prepared", None, 400, "bad_argument", "?topic"),
         ("GET", "/v1/prepared?topic=none", None, 404, "unknown_topic", None),
         ("POST", "/v1/prepared/17000000/commit", None, 404, "not_found", None),
         ("POST", "/v1/prepared/x/abort", None, 400, "bad_argument", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ class Templates:
             "level": drawing.level,
             "line": drawing.line,
             "noun": noun,
+            "time_now": lambda: datetime.now(UTC),
         }
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -122,7 +122,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.units",
         "tickwheel.protocol.receipts",
         "tickwheel.protocol.limits",
-        # When `tickwheel push` asks an endpoint by one request at a time.
         # What a grant means, and how people read durations.
         "tickwheel.protocol.grants",
         "tickwheel.protocol.readable",

@@ -178,7 +178,9 @@ class Select:
         groups = []
         for name, group_id in self._tables.topics[view.topic_id].groups.items() if in_topic else ():
             states, times = delivery_states(self._tables, group_id, seqs, now_ms)
-            groups.append({"group": name, "state": STATES[states[0]], "epoch": int(times[0])})
+            is_its_own = seqs[0] >= self._tables.groups[group_id].record.start_seq
+            state = STATES[states[0]] if is_its_own else _NOT_ITS_OWN
+            groups.append({"group": name, "state": state, "epoch": int(times[0])})
         return {
             "id": message_id,
             "key": view.key.decode(errors="replace"),
@@ -221,7 +223,7 @@ class Select:
         group = self._tables.groups[group_id]
         standing = {"group_id": group_id, "attempts": 0, "until_ms": 0, "done_ms": 0}
         if seq < group.record.start_seq:
-            return standing | {"state": "not_its_own"}
+            return standing
         if seq >= int(self._native.groups[group_id].allocated):
             return standing
         row = group.deliveries.items[seq]
@@ -240,6 +242,7 @@ _MESSAGE_STATES: Final[dict[int, str]] = {
     MessageState.DAMAGED: "damaged",
     MessageState.EXPIRED: "expired",
 }
+_NOT_ITS_OWN: Final = "not_its_own"
 STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliveryState
 _DONE: Final = (STATES.index("acked"), STATES.index("dead"))
 

@@ -182,7 +182,9 @@ def _key_cell(key: str) -> str:
 
 def _group_states(groups: Sequence[dict[str, Any]]) -> list[str]:
     return [
-        f"{one['group']}: {one['state']}" + (f" ({one['epoch']})" if one["epoch"] else "") for one in groups
+        f"{one['group']}: {one['state']}" + (f" ({one['epoch']})" if one["epoch"] else "")
+        for one in groups
+        if one["state"] != "not_its_own"
     ]
 
 
@@ -193,6 +195,7 @@ def _fields(message: BrowsedMessage) -> dict[str, Any]:
         "order_key": message.order_key or None,
         "priority": message.priority,
         "state": message.state,
+        "standing": message.standing,
         "groups": message.groups,
         "deliver_at": format_moment(message.deliver_at_ms),
         "deliver_at_ms": message.deliver_at_ms,

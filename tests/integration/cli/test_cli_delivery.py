@@ -108,6 +108,8 @@ def test_dead_letters(shell: Shell) -> None:
         ["id", "group", "attempts", "error", "original", "key", "body"],
         [ANY, "g", "1", "no", "ack", ANY, "-", "broken"],
     ]
+    dead = listed.split()[12]
+    assert shell.text("show", dead).startswith(f"message {dead} of fragile, dead\n")
     assert shell.text("dead", "replay", "fragile").strip() == "replayed: 1"
     assert shell.text("dead", "list", "fragile") == "fragile has no dead letters.\n"
     assert "0 messages match" in shell.text("dead", "purge", "fragile", "--yes")

@@ -9,6 +9,7 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from tickwheel.client.admin.changes import Where, filter_fields
+from tickwheel.client.admin.groups import standing
 from tickwheel.client.admin.vitess import parse_vitess
 from tickwheel.client.checks import flag, listed, many_ids, shown, text, whole_or_none
 from tickwheel.client.columns import check_name
@@ -61,6 +62,11 @@ class BrowsedMessage(msgspec.Struct, frozen=True):
     def created(self) -> datetime:
         """When the broker stored it."""
         return datetime_of(self.created_ms)
+
+    @property
+    def standing(self) -> str:
+        """As ``MessageInfo.standing``."""
+        return standing(self.state, [one["state"] for one in self.groups])
 
     @property
     def headers(self) -> dict[str, Any]:

@@ -81,17 +81,13 @@ async def _rows(viewed: Viewed, wanted: Wanted) -> tuple[list[Row], int | None]:
 
 
 def _row(found: BrowsedMessage | MessageInfo) -> Row:
-    groups = [
-        (one["state"], one["epoch"]) if isinstance(one, dict) else (one.state, one.epoch)
-        for one in found.groups
-    ]
-    states = dict.fromkeys(state for state, _ in groups if state != "not_its_own") or {found.state: None}
+    deliveries = [one["epoch"] if isinstance(one, dict) else one.epoch for one in found.groups]
     return Row(
         found.id,
         found.key,
-        [(state, TONES.get(state, "")) for state in states],
+        [(state, TONES.get(state, "")) for state in found.standing.split(", ")],
         found.deliver_at,
-        max((epoch for _, epoch in groups), default=0),
+        max(deliveries, default=0),
         found.body_bytes,
     )
 

@@ -18,6 +18,7 @@ from tickwheel_web.dashboard.guard import HEADERS
 FOLDER: Final = Path(__file__).parent / "templates"
 _FILTERS: Final = (
     words.count,
+    words.cut,
     words.rate,
     words.size,
     words.duration,

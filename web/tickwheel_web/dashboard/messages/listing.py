@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from tickwheel import BrowsedMessage, MessageInfo
+from tickwheel import BrowsedMessage, Client, MessageInfo
 from tickwheel.protocol.limits import MAX_ID
 from tickwheel_web.dashboard.forms import whole
 from tickwheel_web.dashboard.guard import HEADERS
@@ -42,8 +43,9 @@ async def messages(viewed: Viewed) -> Response:
         root = viewed.request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/messages/{min(wanted.id, MAX_ID)}", 303, HEADERS)
     if not wanted.topic:
+        topics, more = await topics_of(viewed)
         return viewed.page(
-            "messages/topics.html", wanted=wanted, states=CHOICES, topics=await topics_of(viewed)
+            "messages/topics.html", wanted=wanted, states=CHOICES, topics=topics, more_topics=more
         )
     rows, following = await _rows(viewed, wanted)
     return viewed.page(
@@ -59,14 +61,16 @@ async def messages(viewed: Viewed) -> Response:
     )
 
 
-async def topics_of(viewed: Viewed, right: str = "query") -> list[tuple[str, int]]:
-    """Names, with how many messages are scheduled or due, of those of which the token may do something."""
-    found = await viewed.client.topics()
-    return [
+async def topics_of(viewed: Viewed, right: str = "query") -> tuple[list[tuple[str, int]], int]:
+    """Names, with how many messages are scheduled or due, of those of which the token may do something; those with most
+    messages first, and how many more there are."""
+    found = [
         (one.name, one.scheduled + one.ready)
-        for one in found
+        for one in await viewed.client.topics()
         if not one.shard_of and viewed.rights.sees(f"{right}:{one.name}")
-    ][:MAX_TOPICS]
+    ]
+    found.sort(key=lambda one: (-one[1], one[0]))
+    return found[:MAX_TOPICS], max(0, len(found) - MAX_TOPICS)
 
 
 async def _rows(viewed: Viewed, wanted: Wanted) -> tuple[list[Row], int | None]:
@@ -76,8 +80,19 @@ async def _rows(viewed: Viewed, wanted: Wanted) -> tuple[list[Row], int | None]:
     if wanted.key:
         one = await client.message(topic, key=wanted.key, max_body_bytes=0)
         return ([] if one is None else [_row(one)]), None
-    found = await client.browse(topic, after_id=after, limit=ROWS + 1, max_body_bytes=0, **wanted.where)
-    return [_row(one) for one in found[:ROWS]], found[ROWS - 1].id if len(found) > ROWS else None
+    found = await client.browse(topic, after_id=after, limit=ROWS, max_body_bytes=0, **wanted.where)
+    return [_row(one) for one in found], await following_id(client, topic, found, wanted.where)
+
+
+async def following_id(
+    client: Client, topic: str, found: Sequence[BrowsedMessage], where: Mapping[str, Any]
+) -> int | None:
+    """Behind which there are more than were found: an answer has fewer than were asked for where no more have room in
+    it. None: there are no more."""
+    if not found:
+        return None
+    more = await client.browse(topic, after_id=found[-1].id, limit=1, max_body_bytes=0, **where)
+    return found[-1].id if more else None
 
 
 def _row(found: BrowsedMessage | MessageInfo) -> Row:

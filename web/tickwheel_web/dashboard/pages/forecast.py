@@ -96,13 +96,13 @@ async def forecast(viewed: Viewed) -> Response:
     scale = SCALES[viewed.query.horizon]
     now, found = await (_of_topic(viewed, scale) if viewed.query.topic else _of_all(viewed, scale))
     figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token, viewed.max_age_s)
+    names = sorted(topic.name for topic in figures.topics if topic.scheduled and not topic.shard_of)
     peak = max(found, key=lambda one: one.messages)
     return viewed.page(
         "pages/forecast.html",
         now=now,
-        topics=sorted(topic.name for topic in figures.topics if topic.scheduled and not topic.shard_of)[
-            :MAX_NAMES
-        ],
+        topics=names[:MAX_NAMES],
+        more_topics=max(0, len(names) - MAX_NAMES),
         scale=scale,
         scales=SCALES,
         spans=found,

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from tickwheel.stats import Histogram, datetime_of
 from tickwheel.watching.between import DELIVERED, REACHED
+from tickwheel.watching.by_name import MAX_NAMES
 from tickwheel_web.dashboard.figures.history import Point
 from tickwheel_web.dashboard.page import Viewed
 
@@ -73,6 +74,7 @@ async def lateness(viewed: Viewed) -> Response:
             (one.topic, one.group, one.histogram.count, quantiles_of(one.histogram))
             for one in named[:MAX_NAMED]
         ],
+        most_named=MAX_NAMES,
         more_named=max(0, len(named) - MAX_NAMED),
         threshold_s=viewed.site.threshold_s,
         is_known=bool(named) or any(point.between is not None for point in points),

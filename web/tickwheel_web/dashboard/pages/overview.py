@@ -16,6 +16,8 @@ from tickwheel_web.dashboard.page import Viewed
 MINUTE_S, HOUR_S = 60.0, 3_600.0
 POINTS: Final = 60
 MAX_REMARKS: Final = 10
+MAX_FOLDED: Final = 200
+"""With those that are folded away."""
 
 
 async def overview(viewed: Viewed) -> Response:
@@ -43,8 +45,9 @@ async def overview(viewed: Viewed) -> Response:
         rate_points={
             name: [rate(point.between, name) for point in points] for name in ("sent", "delivered", "acked")
         },
-        remarks=found[:MAX_REMARKS],
-        more_remarks=max(0, len(found) - MAX_REMARKS),
+        remarks=found,
+        most_remarks=MAX_REMARKS,
+        most_folded=MAX_FOLDED,
     )
 
 

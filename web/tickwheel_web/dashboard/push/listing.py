@@ -48,11 +48,11 @@ async def endpoint(viewed: Viewed) -> Response:
     groups = {one.name: one for one in await viewed.client.groups(found.topic)}
     group = groups.get(found.group)
     attempts: Sequence[EndpointAttempt] = []
-    trouble = ""
+    trouble, has_more = "", False
     if viewed.query.attempts and viewed.rights.sees(f"admin:{found.topic}"):
         try:
             told = await viewed.client.endpoint_attempts(found.name, limit=ATTEMPTS)
-            attempts = told.attempts
+            attempts, has_more = told.attempts, told.next is not None
             trouble = (
                 "Only a part of the broker's log was read: less is known of these." if told.missing else ""
             )
@@ -65,7 +65,7 @@ async def endpoint(viewed: Viewed) -> Response:
         success=None if group is None else success(group),
         secrets=shortened(found),
         attempts=attempts,
-        most=ATTEMPTS,
+        has_more=has_more,
         trouble=trouble,
         tones=TONES,
     )

@@ -118,7 +118,14 @@ def _figures(glance: Glance, width: int) -> list[RenderableType]:
                 ("acked", _rate(rates.acked)),
             ],
         ),
-        ("Late", [*((name, _bound(bound_ms)) for name, bound_ms in late.items()), ("", over)]),
+        (
+            "Late",
+            [
+                *((name, _bound(bound_ms)) for name, bound_ms in late.items()),
+                ("to topics p99", _bound(glance.to_topic_ms["p99"])),
+                ("", over),
+            ],
+        ),
         (
             "Journal",
             [

@@ -89,7 +89,14 @@ def restore(source: Path, directory: Path | None, verify: bool) -> None:
     else:
         made = restore_backup(source, directory, int.from_bytes(os.urandom(8)))
         _print(made, f"Restored: {directory}")
+        click.echo(_NO_TOKENS, err=True)
         _say_limits(made.segment_bytes)
+
+
+_NO_TOKENS = (
+    "Tokens are in no backup: put tokens.json back before a broker starts there. Without it, whoever can connect "
+    "may do everything."
+)
 
 
 def _say_limits(segment_bytes: int) -> None:

@@ -43,7 +43,8 @@ def test_what_happened_between() -> None:
     found = compared(figures(1_000, 5, [1, 0, 0]), figures(3_000, 25, [1, 98, 2]))
     assert found is not None
     assert (found.seconds, found.per_s("sent"), found.last.sent) == (2.0, 10.0, 25.0)
-    assert [found.quantile(share) for share in (0.5, 0.98, 0.999)] == [0.01, 0.01, float("inf")]
+    assert [found.quantile(share, REACHED) for share in (0.5, 0.98, 0.999)] == [0.01, 0.01, float("inf")]
+    assert found.quantile(0.5) is None, "lateness ends with the first delivery to a consumer"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_what_cannot_be_compared(now: Figures) -> None:
 def test_lateness_in_other_buckets_is_not_known() -> None:
     found = compared(figures(1_000), figures(2_000, bounds=[0.5, 1.0]))
     assert found is not None
-    assert found.quantile(0.5) is None
+    assert found.quantile(0.5, REACHED) is None
 
 
 def test_a_topic_that_was_made_anew_has_no_rate() -> None:

@@ -1,4 +1,5 @@
-"""How late messages were: the time of delivery, less the time for which they were sent."""
+"""How late messages were: their first delivery to a consumer, less when they were due; and the part of it until they
+were in their topics."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """How far to look back, and which of the two is meant."""
 
     window: Window = "hour"
-    until: Literal["topic", "consumer"] = "topic"
+    until: Literal["topic", "consumer"] = "consumer"
 
 
 class Row(NamedTuple):

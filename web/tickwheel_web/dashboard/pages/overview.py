@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from tickwheel.watching.attention import remarks
-from tickwheel.watching.between import SHARES, Between
+from tickwheel.watching.between import REACHED, SHARES, Between
 from tickwheel.watching.coming import HORIZONS, coming
 from tickwheel.watching.numbers import disk_share
 from tickwheel_web.dashboard.figures.live import texts
@@ -38,6 +38,7 @@ async def overview(viewed: Viewed) -> Response:
         stats=stats,
         live=texts(figures, before),
         coming=coming(wheel, stats.scheduled),
+        to_topic=None if minute is None else minute.quantile(SHARES["p99"], REACHED),
         lateness={name: quantile(minute, share) for name, share in SHARES.items()},
         minute=minute,
         hour=hour,

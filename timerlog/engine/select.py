@@ -97,6 +97,15 @@ class Select:
         for start, stop in self._tables.spans(after_id + 1, self._tables.next_id, PART):
             yield self._select_part(topics, wanted, now_ms, start, stop)
 
+    def soonest(self, ids: UInt64Array, after: tuple[int, int], limit: int) -> UInt64Array:
+        """Of these the first ``limit`` in order of their times and ids, behind a time and an id."""
+        due_ms = self._tables.rows["deliver_at_ms"][ids]
+        after_ms, after_id = after
+        behind = (due_ms > after_ms) | ((due_ms == after_ms) & (ids > after_id))
+        ids, due_ms = ids[behind], due_ms[behind]
+        chosen: UInt64Array = ids[np.lexsort((ids, due_ms))[:limit]]
+        return chosen
+
     def _select_part(
         self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
     ) -> UInt64Array:

@@ -376,43 +376,6 @@ async def test_letters_by_topic_and_error(visitor: Visitor, client: Client) -> N
     assert answer.headers["content-disposition"].startswith("attachment")
 
 
-async def test_a_part_that_has_no_room_is_followed_by_another(
-    visitor: Visitor, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An answer of the broker has fewer messages than were asked for where their headers are long."""
-    ids = list((await client.send_many("long", [b"x"] * 7, delay=DAY)).ids())
-    async with client.subscribe("lost", "g") as subscription:
-        for _ in range(7):
-            await client.send("lost", b"x")
-            await (await subscription.receive(60)).nack(give_up=True, error="no")
-    own = Client.browse
-
-    async def short(self: Client, topic: str, *, limit: int = 100, **more: Any) -> list[Any]:
-        return await own(self, topic, limit=min(limit, 3), **more)
-
-    monkeypatch.setattr(Client, "browse", short)
-    for address, name in (("/messages?topic=long", "message"), ("/dead?topic=lost", "letter")):
-        seen: list[str] = []
-        while address:
-            page = await visitor.get(address)
-            seen += re.findall(rf'name="{name}" value="(\d+)"', page.html)
-            following = re.findall(r'href="([^"]+)" rel="next"', page.html)
-            address = following[0].replace("&amp;", "&") if following else ""
-        assert len(seen) == len(set(seen)) == 7
-        if name == "message":
-            assert seen == [str(one) for one in ids]
-
-
-async def test_a_list_of_errors_says_what_it_left_out(visitor: Visitor, client: Client) -> None:
-    async with client.subscribe("faulty", "g") as subscription:
-        for number in range(13):
-            await client.send("faulty", b"x")
-            await (await subscription.receive(60)).nack(give_up=True, error=f"{number:02}{'e' * 300}")
-    page = await visitor.get("/dead?topic=faulty")
-    assert "3 more errors, of 3 letters: all errors" in page.text
-    assert f"00{'e' * 197}…" in page.text, "what is cut says so"
-
-
 async def test_letters_are_replayed(visitor: Visitor, client: Client) -> None:
     originals = await given_up(client, "replayed", ["one", "two", "two", "two"])
     found = letters_of(await visitor.get("/dead?topic=replayed"))

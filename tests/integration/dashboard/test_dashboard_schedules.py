@@ -189,11 +189,11 @@ async def test_many_schedules_come_in_parts(visitor: Visitor, client: tickwheel.
         found = await client.schedules(count=0, after=after, limit=limit)
         assert [one.name for one in found] == [name for name in names if name > after][:limit]
     page = await visitor.get("/schedules?limit=100")
-    assert page.html.count('<th scope="row">') == 100
+    assert page.html.count('<th scope="row" class="wide">') == 100
     assert page.html.count("<ol") == 100, "each with its next times"
     [following] = re.findall(r'href="([^"]+)">Next</a>', page.html)
     page = await visitor.get(following.replace("&amp;", "&"))
-    assert re.findall(r'<th scope="row"><a href="/schedule/(\w+)"', page.html) == [
+    assert re.findall(r'<th scope="row" class="wide"><a href="/schedule/(\w+)"', page.html) == [
         f"s{n}" for n in range(100, 130)
     ]
 

@@ -256,6 +256,7 @@ def later_requests() -> list[Step]:
     talk.change(SetGroup("orders", "audit", ignore_ordering_keys=True))
     talk.ask(Fetch("orders", "phone", 10, ordered_batch=3))
     state = ToldState(endpoint="shop", name="failing", reason="HTTP 503", since_ms=1, next_ms=2)
+    talk.ask(Browse(topic="orders", after_id=[7, 5]))
     talk.ask(TellEndpoints([state, ToldState(endpoint="crm", name="delivering")]))
     return talk.steps
 

@@ -1,15 +1,15 @@
-"""A list of messages of one topic, in order of their ids, a part after the other."""
+"""A list of messages of one topic, the soonest first or in order of their ids, a part after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from tickwheel import BrowsedMessage, Client, MessageInfo
+from tickwheel import BrowsedMessage, MessageInfo
 from tickwheel.protocol.limits import MAX_ID
 from tickwheel_web.dashboard.forms import whole
 from tickwheel_web.dashboard.guard import HEADERS
@@ -48,13 +48,17 @@ async def messages(viewed: Viewed) -> Response:
             "messages/topics.html", wanted=wanted, states=CHOICES, topics=topics, more_topics=more
         )
     rows, following = await _rows(viewed, wanted)
+    order = {"order": viewed.query.order} if viewed.query.order else {}
     return viewed.page(
         "messages/messages.html",
         wanted=wanted,
         states=CHOICES,
         now=now,
         rows=rows,
-        following=None if following is None else wanted.address(after=str(following)),
+        following=wanted.address(after=following, **order) if following else None,
+        first=wanted.address(**order),
+        by_id=wanted.address(order="id"),
+        soonest=wanted.address(),
         is_first=not viewed.query.after,
         actions=actions_of(viewed, wanted.topic),
         twin=f"/v1/topics/{quote(wanted.topic, safe='')}/messages",
@@ -73,26 +77,22 @@ async def topics_of(viewed: Viewed, right: str = "query") -> tuple[list[tuple[st
     return found[:MAX_TOPICS], max(0, len(found) - MAX_TOPICS)
 
 
-async def _rows(viewed: Viewed, wanted: Wanted) -> tuple[list[Row], int | None]:
-    """And the id behind which the next ones are. Raises BadArgument."""
-    after = whole(viewed.query.after or "0", "after")
-    client, topic = viewed.client, wanted.topic
+async def _rows(viewed: Viewed, wanted: Wanted) -> tuple[list[Row], str]:
+    """The soonest first, or in order of ids; and behind which the next ones are, or nothing. Raises BadArgument."""
+    after_ms, _, after_id = (viewed.query.after or "0").rpartition(".")
+    client, topic, is_soonest = viewed.client, wanted.topic, not viewed.query.order
     if wanted.key:
         one = await client.message(topic, key=wanted.key, max_body_bytes=0)
-        return ([] if one is None else [_row(one)]), None
-    found = await client.browse(topic, after_id=after, limit=ROWS, max_body_bytes=0, **wanted.where)
-    return [_row(one) for one in found], await following_id(client, topic, found, wanted.where)
-
-
-async def following_id(
-    client: Client, topic: str, found: Sequence[BrowsedMessage], where: Mapping[str, Any]
-) -> int | None:
-    """Behind which there are more than were found: an answer has fewer than were asked for where no more have room in
-    it. None: there are no more."""
+        return ([] if one is None else [_row(one)]), ""
+    browse = partial(client.browse, topic, max_body_bytes=0, soonest=is_soonest, **wanted.where)
+    place = whole(after_ms or "0", "after"), whole(after_id, "after")
+    found = await browse(after_ms=place[0], after_id=place[1], limit=ROWS)
     if not found:
-        return None
-    more = await client.browse(topic, after_id=found[-1].id, limit=1, max_body_bytes=0, **where)
-    return found[-1].id if more else None
+        return [], ""
+    # An answer has fewer than were asked for where no more have room in it.
+    place = found[-1].deliver_at_ms if is_soonest else 0, found[-1].id
+    more = await browse(after_ms=place[0], after_id=place[1], limit=1)
+    return [_row(one) for one in found], f"{place[0]}.{place[1]}" if more else ""
 
 
 def _row(found: BrowsedMessage | MessageInfo) -> Row:

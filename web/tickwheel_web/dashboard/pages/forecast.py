@@ -107,11 +107,24 @@ async def forecast(viewed: Viewed) -> Response:
         scales=SCALES,
         spans=found,
         rows=[(one.messages, _title(one), _href(viewed, one)) for one in found],
+        ticks=ticks_of(scale),
         total=sum(one.messages for one in found),
         peak=peak if peak.messages else None,
         peak_per_s=peak.messages / (peak.until - peak.since).total_seconds() if peak.until else None,
         fastest_per_s=_fastest(viewed),
     )
+
+
+def ticks_of(scale: Scale) -> list[str]:
+    """What stands below the bars: moments at equal distances, or the end of each span.
+
+    >>> ticks_of(SCALES["hour"]), ticks_of(SCALES["all"])[-2:]
+    (['now', 'in 15 min', 'in 30 min', 'in 45 min', 'in 1 h'], ['100 years', 'later'])
+    """
+    if not scale.is_even:
+        return [*map(words.duration, scale.steps), "later"]
+    whole = scale.steps[-1]
+    return ["now", *(f"in {words.duration(whole * part / 4)}" for part in range(1, 5))]
 
 
 def _title(span: Span) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -30,8 +30,18 @@ class AskedOne(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 async def endpoints(viewed: Viewed) -> Response:
     """A part of them, by name."""
     found = await viewed.client.endpoints()
-    part = listed(viewed, found, lambda one: one.name, lambda one: f"{one.name}\n{one.topic}")
-    groups = {(one.topic, one.name): one for one in await viewed.client.groups()} if part.rows else {}
+    groups = {(one.topic, one.name): one for one in await viewed.client.groups()} if found else {}
+
+    def figure(name: str) -> Callable[[Endpoint], float]:
+        return lambda one: getattr(groups.get((one.topic, one.group)), name, 0)
+
+    part = listed(
+        viewed,
+        found,
+        lambda one: one.name,
+        lambda one: f"{one.name}\n{one.topic}",
+        {"backlog": figure("backlog"), "in flight": figure("leased"), "failed": figure("dead")},
+    )
     with_groups = [(one, groups.get((one.topic, one.group))) for one in part.rows]
     return viewed.page(
         "push/list.html",

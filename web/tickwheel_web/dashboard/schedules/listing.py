@@ -26,7 +26,17 @@ _BODY_CHARS: Final = 65_536
 async def schedules(viewed: Viewed) -> Response:
     """A part of them, by name."""
     found = await viewed.client.schedules(count=0)
-    part = listed(viewed, found, lambda one: one.name, lambda one: f"{one.name}\n{one.topic}")
+    part = listed(
+        viewed,
+        found,
+        lambda one: one.name,
+        lambda one: f"{one.name}\n{one.topic}",
+        {
+            "sent": lambda one: one.sent,
+            "not sent": lambda one: one.skipped + one.missed,
+            "last": lambda one: one.last_slot_ms,
+        },
+    )
     return viewed.page(
         "schedules/list.html",
         rows=[(one, rhythm.in_words(one)) for one in await _with_times(viewed.client, part.rows)],

@@ -10,7 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from tickwheel.protocol import endpoint_states
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NEAR: Final = timedelta(hours=12)
+_SOON: Final = timedelta(minutes=2)
 
 
 def datetime_of(time_ms: int) -> datetime:
@@ -73,6 +77,50 @@ class Stats(msgspec.Struct, frozen=True):
         return timedelta(milliseconds=self.uptime_ms)
 
 
+class EndpointState(endpoint_states.EndpointState, frozen=True, kw_only=True):
+    """What becomes of the messages of a push endpoint now: ``delivering``, ``failing``, ``not_served`` (no ``tickwheel
+    push`` sends to it) or ``paused`` (it is disabled). Its tests do not count."""
+
+    @property
+    def label(self) -> str:
+        """``name`` as people read it."""
+        return self.name.replace("_", " ")
+
+    @property
+    def since(self) -> datetime | None:
+        """``since_ms`` as a datetime; None: it is not known."""
+        return datetime_of(self.since_ms) if self.since_ms else None
+
+    @property
+    def next(self) -> datetime | None:
+        """``next_ms`` as a datetime; None: it is not known."""
+        return datetime_of(self.next_ms) if self.next_ms else None
+
+    def text(self, now: datetime) -> str:
+        """All of it in one line, with times in UTC.
+
+        >>> at = 1_935_000_060_000
+        >>> state = EndpointState(name="failing", reason="HTTP 503", since_ms=at, next_ms=at + 600_000)
+        >>> state.text(datetime_of(at)), state.text(datetime_of(at + 86_400_000))
+        ('failing: HTTP 503 since 20:01, next try 20:11 UTC', 'failing: HTTP 503 since 2031-04-26 20:01 UTC')
+        >>> EndpointState(name="not_served", reason="port 9 is not allowed").text(datetime_of(at))
+        'not served: port 9 is not allowed'
+        """
+        text = f"{self.label}: {self.reason}" if self.reason else self.label
+        if self.since is None:
+            return text
+        text = f"{text} since {_short(self.since, now)}"
+        if self.next is not None and self.next > now:
+            text = f"{text}, next try {_short(self.next, now, has_seconds=self.next - now < _SOON)}"
+        return f"{text} UTC"
+
+
+def _short(moment: datetime, now: datetime, *, has_seconds: bool = False) -> str:
+    """Without the day where that is clear."""
+    day = "" if abs(moment - now) < _NEAR else "%Y-%m-%d "
+    return moment.strftime(f"{day}%H:%M:%S" if has_seconds else f"{day}%H:%M")
+
+
 class GroupStats(msgspec.Struct, frozen=True):
     """One consumer group of a topic."""
 
@@ -94,6 +142,14 @@ class GroupStats(msgspec.Struct, frozen=True):
     """It ends so long after its last subscriber has left; 0: it stays."""
     ignores_ordering_keys: bool = False
     """It is given messages with an ordering key as those without."""
+    endpoint_state: EndpointState | None = None
+    """Of the push endpoint that it belongs to; None: it belongs to none, or the broker does not tell."""
+
+    @property
+    def lacks_consumer(self) -> bool:
+        """Messages wait, and nobody takes them. An endpoint's group is read by ``tickwheel push`` as its endpoint can
+        bear it: what there is to say of that, ``endpoint_state`` says."""
+        return bool(self.backlog and not self.subscribers and not self.leased and self.endpoint_state is None)
 
     @property
     def created(self) -> datetime:

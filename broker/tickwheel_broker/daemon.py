@@ -259,6 +259,21 @@ def _tell_of_bus_errors(settings: Settings) -> None:
     memory.words_for_bus_error(words, ExitCode.DISK_FULL)
 
 
+def _open_to(broker: Broker, running: Running) -> dict[str, str]:
+    """Who may do everything, where that is whoever can connect. Tokens are in no backup, so that a log that was
+    restored is open although its broker was not."""
+    certificates = running.certificates
+    if not broker.access.is_open or (certificates is not None and certificates.verifies_clients):
+        return {}
+    if broker.store.tables.timeline:
+        _log.warning(
+            "whoever can connect may do everything: there are no tokens",
+            reason="the log was restored or repaired, and tokens are in no backup",
+            advice="Put tokens.json back into the data directory, or make a token: `tickwheel tokens create`.",
+        )
+    return {"access": "without tokens"}
+
+
 def _note_signals() -> list[int]:
     """What came before there is a loop that obeys, and so does not end the process half-way through a start."""
     came: list[int] = []
@@ -366,7 +381,8 @@ async def serve_broker(
         nursery.start_soon(running.watching.run, running.sight, broker.access)
     if broker.settings.durability != "always":
         _log.warning("sends are confirmed before they are on the disk", durability=broker.settings.durability)
-    _log.info("started", urls=" ".join(running.urls), **http_urls(running), **_recovered(broker))
+    access = _open_to(broker, running)
+    _log.info("started", urls=" ".join(running.urls), **http_urls(running), **access, **_recovered(broker))
     if ready is not None:
         ready(running)
     await running.wait_stopped()

@@ -38,6 +38,7 @@ def figures_of(broker: Broker) -> Figures:
         broker.delivery,
         broker.housekeeping,
         broker.schedules,
+        broker.endpoints,
     )
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
 from tickwheel.protocol.breaker import Breaker
-from tickwheel_push.outcome import Outcome
+from tickwheel_push.outcome import Kind, Outcome
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+MOST_AGAIN: Final = 32
+"""So many moments are known at which messages come again: the first ones."""
 _BURST_S: Final = 0.1
 """A rate may be caught up with by as much as it brings in this time."""
 
@@ -24,6 +27,17 @@ class Room:
 
     count: int
     again_at: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The last answer was a failure. Times are those of the gate's clock."""
+
+    why: str
+    since: float
+    """The first of those in a row."""
+    next_at: float | None
+    """When a request may go again, as far as it is known here."""
 
 
 class Gate:
@@ -38,6 +52,10 @@ class Gate:
         self._counted_at = -math.inf
         self._pause_s = FIRST_PAUSE_S
         self._paused_until = -math.inf
+        self._why = ""
+        self._failing_since = math.inf
+        self._again_at: list[float] = []
+        """When messages come again that were not taken."""
 
     def change(self, max_in_flight: int, rate_per_s: float | None) -> None:
         """Other limits from now on. What is in flight stays so."""
@@ -73,8 +91,15 @@ class Gate:
         if outcome.is_success:
             self.breaker.succeeded()
             self._pause_s = FIRST_PAUSE_S
+            self._failing_since = math.inf
+            self._again_at.clear()
             return
         self.breaker.failed(now)
+        self._failing_since = min(self._failing_since, now)
+        self._why = outcome.why
+        if outcome.kind is Kind.RETRY:
+            again_at = [one for one in self._again_at if one > now]
+            self._again_at = nsmallest(MOST_AGAIN, [*again_at, now + outcome.delay_ms / 1_000])
         if not outcome.pauses:
             return
         if outcome.pause_ms is not None:
@@ -82,6 +107,14 @@ class Gate:
         elif now >= self._paused_until:
             self._paused_until = now + self._pause_s
             self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+
+    def failing(self, now: float) -> Failing | None:
+        """None: its last answer was a success, or there was none yet."""
+        if not self.breaker.has_failures:
+            return None
+        closed_until = max(self._paused_until, self.breaker.probe_at)
+        known = [closed_until] if closed_until > now else [one for one in self._again_at if one > now]
+        return Failing(self._why, self._failing_since, min(known, default=None))
 
     def _count_tokens(self, now: float, rate_per_s: float) -> None:
         burst = max(1.0, rate_per_s * _BURST_S)

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 
 from tickwheel_push.clocks import Clocks
-from tickwheel_push.gate import Gate
+from tickwheel_push.gate import Failing, Gate
 from tickwheel_push.http.addresses import Origin
 from tickwheel_push.http.request import Request
 
@@ -93,6 +93,14 @@ class Hosts:
     def in_flight(self) -> int:
         """Requests on their way to all of them."""
         return sum(host.gate.in_flight for host in self._hosts.values())
+
+    def failing(self, now: float) -> Failing | None:
+        """None unless the last answer of each of them was a failure; else that of the one which has failed longest."""
+        failing = [host.gate.failing(now) for host in self._hosts.values()]
+        known = [one for one in failing if one is not None]
+        if not known or len(known) < len(failing):
+            return None
+        return min(known, key=lambda one: one.since)
 
     def of(self, request: Request, max_in_flight: int) -> Host:
         """The one that a request is for."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -22,6 +23,9 @@ MOST_RETRY_AFTER_MS: Final = 24 * 3_600_000
 MOST_LEASE_MS: Final = 24 * 3_600_000
 JITTER: Final = 0.1
 """A delay is longer by up to this part of it, so that what failed together does not come back together."""
+
+MAX_WHY_CHARS: Final = 200
+_STATUS: Final = re.compile(r"HTTP \d{3}\b")
 
 _BUSY: Final = frozenset({429, 502, 503, 504})
 """These mean the endpoint, not the message: it is left alone for a while."""
@@ -51,6 +55,16 @@ class Outcome:
     pauses: bool = False
     """Whether the endpoint asked to be left alone, for ``pause_ms``, or for as long as we think right."""
     pause_ms: int | None = None
+
+    @property
+    def why(self) -> str:
+        """Shortly: the status without what else was answered, or why there was no answer.
+
+        >>> Outcome(Kind.RETRY, error="HTTP 503 come back later").why, Outcome(Kind.RETRY, error="timeout").why
+        ('HTTP 503', 'timeout')
+        """
+        status = _STATUS.match(self.error)
+        return self.error[:MAX_WHY_CHARS] if status is None else status[0]
 
 
 @dataclass(frozen=True, slots=True)

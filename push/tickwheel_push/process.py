@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from tickwheel import Client, Endpoint, TickwheelError
 from tickwheel.errors import EndpointChanged, UnknownEndpoint
 from tickwheel.protocol import endpoint_tests
+from tickwheel.protocol.endpoint_states import ToldState
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.delivery import Asking
 from tickwheel_push.http.addresses import AddressRefused, Allowed
@@ -25,6 +26,7 @@ from tickwheel_push.intake import Intake, Queue
 from tickwheel_push.tally import Tally
 from tickwheel_push.target import Target
 from tickwheel_push.tasks import Tasks
+from tickwheel_push.telling import Telling, refused, served
 from tickwheel_push.trials import Trials
 
 REFRESH_S: Final = 1.0
@@ -105,8 +107,12 @@ class Push:
         """Names of those that the broker has."""
         self._told: set[str] = set()
         """Names of those that have figures."""
-        self._gone: dict[str, Endpoint] = {}
-        """Those that are not to be called, as they were when they said so: the broker may not know it yet."""
+        self._gone: dict[str, tuple[Endpoint, str]] = {}
+        """Those that are not to be called, as they were when they said so, and what they said: the broker may not know
+        it yet."""
+        self._refused: dict[str, str] = {}
+        """Why those are not served that may not be."""
+        self._telling = Telling(client)
         self._stopping = anyio.Event()
 
     @property
@@ -117,8 +123,18 @@ class Push:
     async def look(self) -> None:
         """Brings the figures of this moment into the tally."""
         self._tally.serves(len(self._serving))
+        self._tally.states(self.states)
         for _, server in self._serving.values():
             server.tell()
+
+    @property
+    def states(self) -> list[ToldState]:
+        """What becomes of the messages of those that are not disabled."""
+        clocks = self._surroundings.clocks
+        found = {name: refused(name, reason) for name, reason in self._refused.items()}
+        for name, (_, server) in self._serving.items():
+            found[name] = served(name, server.failing, clocks)
+        return [found[name] for name in sorted(found)]
 
     @property
     def asking(self) -> list[Endpoint]:
@@ -163,15 +179,16 @@ class Push:
     async def _follow(self) -> None:
         told = ""
         while True:
-            await anyio.sleep(self._settings.refresh_s)
             try:
+                await self.tell()
+                await anyio.sleep(self._settings.refresh_s)
                 await self.refresh()
+                told = ""
             except TickwheelError as error:
                 if error.code != told:
                     _log.warning("whether endpoints were changed is not known now: %s", error)
                 told = error.code
-                continue
-            told = ""
+                await anyio.sleep(self._settings.refresh_s)
 
     async def refresh(self) -> bool:
         """Looks for other endpoints now, while it runs; whether there were any. Raises TickwheelError."""
@@ -180,6 +197,10 @@ class Push:
             return False
         self._serve_these(endpoints, self._group)
         return True
+
+    async def tell(self) -> None:
+        """Has the broker know what becomes of endpoints' messages. Raises TickwheelError."""
+        await self._telling.tell(self.states)
 
     async def _news(self) -> list[Endpoint] | None:
         """All endpoints; None: they are as they were."""
@@ -193,9 +214,15 @@ class Push:
         """Begins, changes and ends what serves them. What is on its way comes to its end in any case."""
         there = {endpoint.name: endpoint for endpoint in endpoints}
         self._gone = {
-            name: gone for name, gone in self._gone.items() if name in there and _is_same(gone, there[name])
+            name: gone
+            for name, gone in self._gone.items()
+            if name in there and _is_same(gone[0], there[name])
         }
+        refused_before, self._refused = self._refused, {}
         wanted = {name: endpoint for name, endpoint in there.items() if self._may_serve(endpoint)}
+        for name, reason in self._refused.items():
+            if refused_before.get(name) != reason:
+                _log.warning("endpoint %r is not served, and its messages wait: %s", name, reason)
         for name, (known, server) in list(self._serving.items()):
             endpoint = wanted.get(name)
             if endpoint is None or not _is_continued(known, endpoint):
@@ -245,7 +272,10 @@ class Push:
             self._told.discard(name)
 
     def _may_serve(self, endpoint: Endpoint) -> bool:
-        if not endpoint.enabled or endpoint.name in self._gone:
+        if not endpoint.enabled:
+            return False
+        if endpoint.name in self._gone:
+            self._refused[endpoint.name] = self._gone[endpoint.name][1]
             return False
         try:
             if endpoint.is_shortened:
@@ -253,7 +283,7 @@ class Push:
             if endpoint.url:
                 self._settings.allowed.location(endpoint.url)
         except AddressRefused as error:
-            _log.warning("endpoint %r is not served, and its messages wait: %s", endpoint.name, error)
+            self._refused[endpoint.name] = str(error)
             return False
         return True
 
@@ -293,7 +323,8 @@ class Push:
         name = endpoint.name
         if name in self._gone:
             return
-        self._gone[name] = endpoint
+        self._refused[name] = f"disabled here: {reason}"
+        self._gone[name] = endpoint, self._refused[name]
         _log.warning("endpoint %r is disabled: %s", name, reason)
         while True:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, get_args
 
@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 
+from tickwheel.protocol.endpoint_states import ToldState
 from tickwheel_push.gate import Gate
 from tickwheel_push.http.answer import NoAnswer, Reason, Result
 from tickwheel_push.outcome import Kind
@@ -35,6 +36,7 @@ _LATENESS_S: Final = (
 )
 _ANSWER_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 300)
 _ANSWERS: Final = (*get_args(Reason), *(f"{first}xx" for first in range(1, 10)))
+_STATES: Final = ("delivering", "failing", "not_served")
 _BREAKER: Final = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
 
@@ -97,6 +99,12 @@ class Tally:
             ["endpoint"],
             registry=self._registry,
         )
+        self._states = Gauge(
+            "tickwheel_push_endpoint_state",
+            "1 for the state that an endpoint is in, 0 for the others; tests do not count",
+            ["endpoint", "state"],
+            registry=self._registry,
+        )
         self._endpoints = Gauge(
             "tickwheel_push_endpoints", "Endpoints that are served now", registry=self._registry
         )
@@ -134,6 +142,13 @@ class Tally:
     def serves(self, count: int) -> None:
         """So many endpoints."""
         self._endpoints.set(count)
+
+    def states(self, states: Iterable[ToldState]) -> None:
+        """What becomes of the messages of each endpoint: 1 for its state."""
+        self._states.clear()
+        for one in states:
+            for name in _STATES:
+                self._states.labels(one.endpoint, name).set(float(name == one.name))
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """(the text, its content type), in the form that the Accept header prefers."""

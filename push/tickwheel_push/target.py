@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from tickwheel import Endpoint
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.delivery import Asking, Deliveries, lease_s
-from tickwheel_push.gate import Gate
+from tickwheel_push.gate import Failing, Gate
 from tickwheel_push.http.addresses import Allowed
 from tickwheel_push.http.request import Due, Style, request_of
 from tickwheel_push.intake import Queue
@@ -75,6 +75,11 @@ class Target:
     def tell(self) -> None:
         """The figures of this moment."""
         self._tally.gate(self._gate, self._clocks.now_s())
+
+    @property
+    def failing(self) -> Failing | None:
+        """None: its last answer was a success, or there was none yet."""
+        return self._gate.failing(self._clocks.now_s())
 
     @property
     def has_room(self) -> bool:

@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 from tickwheel import Endpoint
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.delivery import GIVE_BACK_S, Asking, Deliveries, lease_s
-from tickwheel_push.gate import Gate
+from tickwheel_push.gate import Failing, Gate
 from tickwheel_push.hosts import Host, Hosts
 from tickwheel_push.http.addresses import Allowed
 from tickwheel_push.http.request import Due, Request, RequestRefused, task_of
@@ -67,6 +67,11 @@ class Tasks:
     def tell(self) -> None:
         """The figures of this moment."""
         self._tally.gate(self._all, self._clocks.now_s())
+
+    @property
+    def failing(self) -> Failing | None:
+        """None: the last answer of one of its hosts was a success, or there was none yet."""
+        return self._hosts.failing(self._clocks.now_s())
 
     @property
     def has_room(self) -> bool:

@@ -17,6 +17,7 @@ def test_a_topic_from_its_beginning_to_its_end(tabs: Tabs, site: Site, scripts: 
     page.get_by_label("Name", exact=True).fill("short-lived")
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("status")).to_contain_text("The topic short-lived was created.")
+    page.get_by_role("link", name="Settings", exact=True).click()
     page.get_by_label("ack wait").fill("10s")
     page.get_by_role("button", name="Change the settings").click()
     expect(page.get_by_role("status")).to_contain_text("ack_wait is 10s.")
@@ -25,6 +26,7 @@ def test_a_topic_from_its_beginning_to_its_end(tabs: Tabs, site: Site, scripts: 
     with sync.Client(site.daemon.url, token=site.token) as client:
         assert client.topic("short-lived").paused
         assert client.topic("short-lived").settings == {"ack_wait_ms": 10_000}
+    page.get_by_role("link", name="Settings", exact=True).click()
     page.get_by_role("textbox", name="Delete the topic").fill("short-lived")
     page.get_by_role("button", name="Delete the topic").click()
     expect(page.get_by_role("status")).to_contain_text("The topic short-lived was deleted, with 0 messages.")

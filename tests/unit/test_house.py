@@ -106,7 +106,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"outcome", "acks", "clocks"},
         {"intake"},
         {"gate"},
-        {"hosts", "taking", "tally"},
+        {"hosts", "taking", "tally", "telling"},
         {"delivery"},
         {"target"},
         {"tasks", "trials"},

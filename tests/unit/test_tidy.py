@@ -101,6 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.sharing",
         # What broker, HTTP API and dashboard judge and write alike.
         "tickwheel.protocol.breaker",
+        "tickwheel.protocol.endpoint_states",
         "tickwheel.protocol.endpoint_tests",
         "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
@@ -124,8 +125,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
         "tickwheel.protocol.limits",
-        # When `tickwheel push` asks an endpoint by one request at a time.
-        "tickwheel.protocol.breaker",
         # What a grant means, and how people read durations.
         "tickwheel.protocol.grants",
         "tickwheel.protocol.readable",

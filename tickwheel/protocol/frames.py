@@ -152,6 +152,8 @@ class FrameType(IntEnum):
     TEST_ENDPOINT_OK = 149
     ATTEMPTS = 150
     ATTEMPTS_OK = 151
+    TELL_ENDPOINTS = 152
+    TELL_ENDPOINTS_OK = 153
 
 
 ANSWER_OF: Final[dict[FrameType, FrameType]] = {

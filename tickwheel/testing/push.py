@@ -93,6 +93,7 @@ class Push:
             self._time.look()
             while True:
                 if await self._has_settled(process) and not await process.refresh():
+                    await process.tell()
                     return
                 await anyio.sleep(_PAUSE_S)
         raise RequestTimeout(

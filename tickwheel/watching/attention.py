@@ -71,6 +71,11 @@ def _of_topics(figures: Figures) -> Iterator[Remark]:
         if topic.paused:
             yield Remark("warn", "is paused; nothing of it is delivered.", topic.name)
         for group in topic.groups:
-            if group.backlog and not group.subscribers and not group.leased:
+            state = group.endpoint_state
+            if state is not None and state.name != "delivering":
+                waits = f"; {noun(group.backlog, 'message waits', 'messages wait')}" if group.backlog else ""
+                text = f"{state.text(figures.now)}{waits}."
+                yield Remark("warn" if state.name == "paused" else "bad", text, topic.name, group.name)
+            elif group.lacks_consumer:
                 waits = noun(group.backlog, "message waits", "messages wait")
                 yield Remark("warn", f"has no consumer; {waits}.", topic.name, group.name)

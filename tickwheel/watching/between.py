@@ -9,7 +9,7 @@ from tickwheel.stats import Figures, Histogram
 from tickwheel.watching.numbers import Numbers, numbers_of
 
 REACHED, DELIVERED = "delivery_lateness_seconds", "first_delivery_lateness_seconds"
-"""How late messages reached their topics, and how late they were first given to a consumer."""
+"""How late messages reached their topics, and their lateness: how late they were first given to a consumer."""
 LATENESS: Final = (REACHED, DELIVERED)
 SHARES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 _MS: Final = 1_000
@@ -35,8 +35,8 @@ class Between:
         """By how much one of the numbers that only grow has grown in a second; None: it was no time."""
         return max(0.0, float(getattr(self.grown, name))) / self.seconds if self.seconds else None
 
-    def quantile(self, share: float, of: str = REACHED) -> float | None:
-        """In seconds; None: nothing was due."""
+    def quantile(self, share: float, of: str = DELIVERED) -> float | None:
+        """In seconds; None: nothing was due, or nothing was given to a consumer."""
         histogram = self.lateness.get(of)
         return None if histogram is None or not histogram.count else histogram.quantile(share)
 

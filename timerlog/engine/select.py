@@ -97,6 +97,15 @@ class Select:
         for start, stop in self._tables.spans(after_id + 1, self._tables.next_id, PART):
             yield self._select_part(topics, wanted, now_ms, start, stop)
 
+    def soonest(self, ids: UInt64Array, after: tuple[int, int], limit: int) -> UInt64Array:
+        """Of these the first ``limit`` in order of their times and ids, behind a time and an id."""
+        due_ms = self._tables.rows["deliver_at_ms"][ids]
+        after_ms, after_id = after
+        behind = (due_ms > after_ms) | ((due_ms == after_ms) & (ids > after_id))
+        ids, due_ms = ids[behind], due_ms[behind]
+        chosen: UInt64Array = ids[np.lexsort((ids, due_ms))[:limit]]
+        return chosen
+
     def _select_part(
         self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
     ) -> UInt64Array:
@@ -178,7 +187,9 @@ class Select:
         groups = []
         for name, group_id in self._tables.topics[view.topic_id].groups.items() if in_topic else ():
             states, times = delivery_states(self._tables, group_id, seqs, now_ms)
-            groups.append({"group": name, "state": STATES[states[0]], "epoch": int(times[0])})
+            is_its_own = seqs[0] >= self._tables.groups[group_id].record.start_seq
+            state = STATES[states[0]] if is_its_own else _NOT_ITS_OWN
+            groups.append({"group": name, "state": state, "epoch": int(times[0])})
         return {
             "id": message_id,
             "key": view.key.decode(errors="replace"),
@@ -221,7 +232,7 @@ class Select:
         group = self._tables.groups[group_id]
         standing = {"group_id": group_id, "attempts": 0, "until_ms": 0, "done_ms": 0}
         if seq < group.record.start_seq:
-            return standing | {"state": "not_its_own"}
+            return standing
         if seq >= int(self._native.groups[group_id].allocated):
             return standing
         row = group.deliveries.items[seq]
@@ -240,6 +251,7 @@ _MESSAGE_STATES: Final[dict[int, str]] = {
     MessageState.DAMAGED: "damaged",
     MessageState.EXPIRED: "expired",
 }
+_NOT_ITS_OWN: Final = "not_its_own"
 STATES: Final = ("ready", "leased", "acked", "waiting", "dead")  # by DeliveryState
 _DONE: Final = (STATES.index("acked"), STATES.index("dead"))
 

@@ -67,6 +67,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True):
     settled_ms: int | None = None
     next_ms: int | None = None  #: the end of its lease, or when it was to go on
     error: str = ""
+    is_test: bool = False  #: the one attempt at a message of the mark's group
 
 
 class Attempts(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +225,10 @@ class AttemptReader:
                     fates.count(attempt, base_epoch)
         for attempt in found:
             self._end(attempt, fates)
+            if self.mark is not None and attempt.group_id == self.mark.group_id:
+                attempt.is_test = True
+                if attempt.outcome != "leased":
+                    attempt.next_ms = None  # it is given back for what was answered, and not tried again
 
     def _end(self, attempt: Attempt, fates: _Fates) -> None:
         now_ms = self.snapshot.description.now_ms

@@ -223,6 +223,8 @@ def _with_computed(logged: list[HistoryEvent], now_ms: int) -> list[HistoryEvent
     events: list[HistoryEvent] = []
     #: By group: the last delivery or extension, unless something has ended it.
     leases: dict[str, HistoryEvent] = {}
+    #: By group: where the nack is that nothing has followed.
+    nacked: dict[str, int] = {}
     due_ms = 0
 
     def end_lease(group: str, by_ms: int) -> None:
@@ -256,9 +258,16 @@ def _with_computed(logged: list[HistoryEvent], now_ms: int) -> list[HistoryEvent
         elif event.event in _SETTLED:
             if event.event == "dead":
                 end_lease(event.group, event.time_ms or 0)
+                if (
+                    place := nacked.get(event.group)
+                ) is not None:  # it was the last one: no try came behind it
+                    events[place] = msgspec.structs.replace(events[place], next_ms=None)
             leases.pop(event.group, None)
         elif event.event in _ENDED:
             leases.clear()
+        nacked.pop(event.group, None)
+        if event.event == "nacked":
+            nacked[event.group] = len(events)
         events.append(event)
     if not any(event.event == "due" or event.event in _ENDED for event in logged):
         events += _moves(logged, now_ms)

@@ -7,13 +7,14 @@ group behind that nothing serves.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tickwheel.protocol.bodies.endpoints import GROUP_PREFIX, MAX_ENDPOINTS, Endpoint
+from tickwheel.protocol.endpoint_states import EndpointState
 from tickwheel.protocol.errors import (
     BadEndpoint,
     EndpointChanged,
@@ -24,6 +25,7 @@ from tickwheel.protocol.errors import (
 from tickwheel.protocol.grants import Grant, Granted
 from tickwheel_broker.background.readers import Readers
 from tickwheel_broker.clock import Clock
+from tickwheel_broker.documents.endpoint_states import EndpointStates
 from timerlog.engine.change import Change
 from timerlog.engine.groups import Groups, Start
 from timerlog.engine.produce import JudgedSend
@@ -31,6 +33,9 @@ from timerlog.tables.tables import Tables
 
 PREFIX: Final = "endpoint/"
 _REVISIONS: Final = 1 << 62
+_STATE: Final = "endpoint_state"
+_STATE_BYTES: Final = 128
+"""More than a state takes, without its reason."""
 
 
 class Endpoints:
@@ -52,6 +57,7 @@ class Endpoints:
         self._readers = readers
         self._clock = clock
         self._publish = publish
+        self.states = EndpointStates()
         found = [content for name, content in tables.documents.items() if name.startswith(PREFIX)]
         decoded = [msgspec.msgpack.decode(content, type=Endpoint) for content in found]
         self._endpoints: dict[str, Endpoint] = {endpoint.name: endpoint for endpoint in decoded}
@@ -88,6 +94,25 @@ class Endpoints:
     def of_topic(self, topic: str) -> list[str]:
         """The names of a topic's endpoints."""
         return [endpoint.name for endpoint in self.all() if endpoint.topic == topic]
+
+    def state_of(self, endpoint: Endpoint) -> EndpointState:
+        """What becomes of its messages now."""
+        topic = self._tables.topics.get(self._tables.topic_ids.get(endpoint.topic, 0))
+        group_id = None if topic is None else topic.groups.get(group_of(endpoint.name))
+        return self.states.of(endpoint, is_read=bool(group_id is not None and self._readers.of(group_id)))
+
+    def state_of_group(self, topic: str, group: str) -> EndpointState | None:
+        """The same of the endpoint that a group belongs to; None: it belongs to none."""
+        endpoint = self._endpoints.get(group.removeprefix(GROUP_PREFIX))
+        if endpoint is None or endpoint.topic != topic or group != group_of(endpoint.name):
+            return None
+        return self.state_of(endpoint)
+
+    def describe_group(self, topic: str, entry: dict[str, Any]) -> None:
+        """Adds the state of the endpoint that a group belongs to, if it belongs to one."""
+        state = self.state_of_group(topic, entry["name"])
+        if state is not None:
+            entry[_STATE] = state
 
     def check_tasks(self, endpoint: Endpoint) -> None:
         """Of a topic one endpoint carries out tasks, so that no task is carried out twice. Raises BadEndpoint."""
@@ -156,10 +181,9 @@ class Endpoints:
 
     def check_unused(self, topic: str, group: str) -> None:
         """Raises EndpointInUse for the group of an endpoint that is there."""
-        endpoint = self._endpoints.get(group.removeprefix(GROUP_PREFIX))
-        if endpoint is not None and endpoint.topic == topic and group.startswith(GROUP_PREFIX):
+        if self.state_of_group(topic, group) is not None:
             raise EndpointInUse(
-                f"{group!r} of {topic!r} belongs to endpoint {endpoint.name!r}.",
+                f"{group!r} of {topic!r} belongs to endpoint {group.removeprefix(GROUP_PREFIX)!r}.",
                 advice="Delete the endpoint, and its group goes with it: `tickwheel endpoints delete`.",
             )
 
@@ -167,6 +191,12 @@ class Endpoints:
 def group_of(name: str) -> str:
     """The group from which an endpoint's messages are taken."""
     return GROUP_PREFIX + name
+
+
+def room_of_state(entry: Mapping[str, Any]) -> int:
+    """More bytes than the state takes that was added to a group."""
+    state = entry.get(_STATE)
+    return 0 if state is None else _STATE_BYTES + len(state.reason.encode())
 
 
 @lru_cache(maxsize=1_024)

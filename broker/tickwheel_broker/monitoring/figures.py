@@ -17,6 +17,8 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.documents.endpoint_states import counted
+from tickwheel_broker.documents.endpoints import Endpoints
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.services import CHANNEL_BATCHES, Queue, Services
 from timerlog.commitlog.log import CommitLog
@@ -91,6 +93,7 @@ class Figures:
     _delivery: Delivery
     _housekeeping: Housekeeping
     _schedules: Schedules
+    _endpoints: Endpoints
 
     def distributions(self) -> Iterator[Distribution]:
         """The histograms."""
@@ -138,6 +141,10 @@ class Figures:
             "schedules_in_trouble",
             "Schedules that could not send what was due, and try it again.",
             len(self._schedules.troubles),
+        )
+        states = map(self._endpoints.state_of, self._endpoints.all())
+        yield Figure(
+            "endpoints", "Push endpoints by what becomes of their messages.", counted(states), "state"
         )
         counts = dict.fromkeys(_WATCHED_REFUSALS, 0) | self._counters.refusals
         yield Figure(

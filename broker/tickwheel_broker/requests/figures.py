@@ -18,6 +18,7 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.documents.endpoints import Endpoints, room_of_state
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.monitoring.figures import Figures
 from tickwheel_broker.monitoring.vitals import Disk, DiskSight
@@ -51,6 +52,7 @@ class FigureRequests:
     _queries: Queries
     _figures: Figures
     _disk: DiskSight
+    _endpoints: Endpoints
 
     def stats(self, request: GetStats, asked: Asked) -> Work:
         """STATS; what it says, `tickwheel.stats.Stats` describes. It waits for no turn: monitors ask for it."""
@@ -102,7 +104,9 @@ class FigureRequests:
                         "topic_id": group.record.topic_id,
                         "subscribers": self._delivery.subscribers_of(group_id),
                     }
-                    room_bytes -= _ENTRY_BYTES + len(entry["name"])
+                    topic = tables.topics[group.record.topic_id].record.name
+                    self._endpoints.describe_group(topic, entry)
+                    room_bytes -= _ENTRY_BYTES + len(entry["name"]) + room_of_state(entry)
                     if room_bytes < 0:
                         return encode_map(answer)
                     groups.append(encode_entry(entry))
@@ -150,8 +154,10 @@ class FigureRequests:
     def _topic(self, topic_id: int) -> dict[str, Any]:
         """See `tickwheel.stats.TopicStats`."""
         entry = self._look.topic_entry(topic_id)
+        name = self._tables.topics[topic_id].record.name
         for group in entry["groups"]:
             group["subscribers"] = self._delivery.subscribers_of(group["group_id"])
+            self._endpoints.describe_group(name, group)
         return entry
 
     def wheel(self, request: GetWheel, asked: Asked) -> Work:

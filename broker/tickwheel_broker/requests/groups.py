@@ -26,7 +26,7 @@ from tickwheel_broker.background.readers import Readers
 from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.delivery import Delivery
-from tickwheel_broker.documents.endpoints import Endpoints
+from tickwheel_broker.documents.endpoints import Endpoints, room_of_state
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
 from timerlog.engine.groups import Groups
@@ -109,7 +109,7 @@ class GroupRequests:
                 entry = self._described(group_id)
                 if wanted is None and not identity.sees(entry["topic"]):
                     continue
-                room_bytes -= 512 + len(entry["topic"]) + len(entry["name"])
+                room_bytes -= 512 + len(entry["topic"]) + len(entry["name"]) + room_of_state(entry)
                 if room_bytes < 0:
                     return encode_map({"groups": found, "more": True})
                 found.append(encode_entry(entry))
@@ -123,4 +123,6 @@ class GroupRequests:
         tables = self._tables
         topic = tables.topics[tables.groups[group_id].record.topic_id].record.name
         subscribers = self._delivery.subscribers_of(group_id)
-        return self._groups.describe(group_id) | {"topic": topic, "subscribers": subscribers}
+        entry = self._groups.describe(group_id) | {"topic": topic, "subscribers": subscribers}
+        self._endpoints.describe_group(topic, entry)
+        return entry

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from tickwheel.protocol.bodies.admin import Browse
 from tickwheel.protocol.bodies.groups import GetHistory, GetMessages
@@ -20,6 +21,7 @@ from tickwheel_broker.requests.answers import Asked
 from tickwheel_broker.requests.caller import Work
 from timerlog.engine.select import Filter, Select
 from timerlog.engine.topics import Topics
+from timerlog.layout import UInt64Array
 
 _STEP: Final = 64
 _STEP_BYTES: Final = 256 << 10
@@ -58,7 +60,13 @@ class MessageRequests:
         room_bytes = self._settings.max_frame_bytes - _ROOM_LEFT_BYTES
         found: list[msgspec.Raw] = []
         step, turn = max(1, min(_STEP, _STEP_BYTES // max(1, request.max_body_bytes))), Turn(self._turns)
-        for ids in self._select.matching(topic_id, wanted, now_ms, request.after_id):
+        after = request.after_id
+        if isinstance(after, list):
+            place = after[0], after[1]
+            parts = iter([await self._soonest(topic_id, wanted, now_ms, place, request.limit)])
+        else:
+            parts = self._select.matching(topic_id, wanted, now_ms, after)
+        for ids in parts:
             for start in range(0, len(ids), step):
                 for entry in self._select.browse(ids[start : start + step], now_ms, request.max_body_bytes):
                     room_bytes -= 512 + _size(entry, 128)
@@ -69,6 +77,18 @@ class MessageRequests:
                     await turn.yield_()
             await turn.yield_()
         return found
+
+    async def _soonest(
+        self, topic_id: int, wanted: Filter, now_ms: int, after: tuple[int, int], limit: int
+    ) -> UInt64Array:
+        """All of the topic is looked at, and never more kept of it than is asked for."""
+        best, turn = np.zeros(0, np.uint64), Turn(self._turns)
+        for ids in self._select.matching(topic_id, wanted, now_ms):
+            best = self._select.soonest(np.concatenate([best, ids]), after, limit)
+            if turn.is_over:
+                await turn.yield_()
+        await turn.yield_()
+        return best
 
     def get(self, request: GetMessages, asked: Asked) -> Work:
         """GET_MESSAGES: those that are there."""

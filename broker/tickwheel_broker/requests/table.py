@@ -29,6 +29,7 @@ from tickwheel.protocol.bodies.endpoints import (
     GetAttempts,
     GetEndpoints,
     SetEndpoint,
+    TellEndpoints,
     TestEndpoint,
 )
 from tickwheel.protocol.bodies.fetching import EndFetch, Fetch
@@ -199,7 +200,7 @@ class _Handlers:
         )
         self.figures = FigureRequests(
             store.look, store.tables, clock, settings, broker.counters, delivery, broker.lifetime,
-            broker.forecasts, broker.queries, figures, DiskSight(settings.data_dir),
+            broker.forecasts, broker.queries, figures, DiskSight(settings.data_dir), broker.endpoints,
         )  # fmt: skip
         self.space = SpaceRequests(store.change, store.log, settings, broker.purging, publish)
         self.operations = OperationRequests(clients, subscribed, store.tables, settings, broker.access.audit)
@@ -255,6 +256,7 @@ def table_of(broker: Broker, figures: Figures, clients: Clients) -> Table:
         DeleteEndpoint: Rule(by.endpoints.delete, may.of_endpoint, is_audited=True),
         TestEndpoint: Rule(by.endpoints.test, may.of_endpoint, is_audited=True),
         GetAttempts: Rule(by.endpoints.attempts, may.of_endpoint),
+        TellEndpoints: Rule(by.endpoints.tell, may.of_told),
         GetStats: Rule(by.figures.stats, may.everywhere(QUERY)),
         GetFigures: Rule(by.figures.figures, may.everywhere(QUERY)),
         GetClients: Rule(by.operations.clients, may.everywhere(ADMIN)),

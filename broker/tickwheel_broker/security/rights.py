@@ -21,6 +21,7 @@ from tickwheel.protocol.bodies.endpoints import (
     GetAttempts,
     GetEndpoints,
     SetEndpoint,
+    TellEndpoints,
     TestEndpoint,
 )
 from tickwheel.protocol.bodies.groups import GetGroups, GetHistory
@@ -142,6 +143,11 @@ class Rights:
         if endpoint is None or not self.identity.sees(endpoint.topic):
             raise UnknownEndpoint(f"There is no endpoint {name!r}.")
         return endpoint
+
+    def carries(self, name: str) -> bool:
+        """Whether it may send the messages of such an endpoint to it."""
+        endpoint = self._endpoint_of(name)
+        return endpoint is not None and may_see_secrets(self.identity, endpoint)
 
     def has_endpoint(self, name: str) -> bool:
         """Whether there is such an endpoint, also one that it may not know of."""
@@ -311,3 +317,9 @@ def of_switch(rights: Rights, request: EnableEndpoint) -> None:
     topic = rights.endpoint(request.name).topic
     if request.enabled or not rights.identity.may(PUSH, topic):
         rights.need(ADMIN, topic)
+
+
+def of_told(rights: Rights, request: TellEndpoints) -> TellEndpoints:
+    """Who carries an endpoint's messages to it says how that goes; what is told of others is left out."""
+    states = [one for one in request.states if rights.carries(one.endpoint)]
+    return msgspec.structs.replace(request, states=states)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tickwheel.sync import Client
 
 _FOLLOW_S = 1.0
+_EARLIER = "There may be earlier lines: --limit shows up to 1,000, and the broker's audit_log has all."
+_LATER = "There may be later lines: give --after the number of the last one, or a higher --limit."
 _GAP = "Some lines came in between that the broker does not keep any more; they are in its audit_log."
 
 
@@ -39,6 +41,8 @@ def audit(after: int | None, limit: int, follow: bool) -> None:
         found = client.audit(after=after, limit=limit)
         if found.has_gap:
             remark(_GAP)
+        if len(found.lines) == limit and not follow:
+            click.echo(_LATER if after is not None else _EARLIER, err=True)
         if not follow:
             print_result(found.lines, *(_text(line) for line in found.lines))
             return

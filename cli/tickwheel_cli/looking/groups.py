@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,6 +57,7 @@ def show(topic: str, name: str) -> None:
     """Show one group."""
     with current_session().client() as client:
         found = client.group(topic, name)
+    state = found.endpoint_state
     end = f"  ends {format_duration(found.ephemeral_ms)} after its last subscriber has left"
     print_result(
         found,
@@ -66,6 +67,7 @@ def show(topic: str, name: str) -> None:
         f"  subscribers {found.subscribers:,}, last read {last_read(found)}",
         *([end] if found.ephemeral_ms else []),
         *(["  ignores ordering keys"] if found.ignores_ordering_keys else []),
+        *([] if state is None else [f"  endpoint {state.text(datetime.now(UTC))}"]),
         f"  created {format_moment(found.created_ms)}",
     )
 

@@ -65,11 +65,12 @@ def _fields(message: MessageInfo) -> dict[str, Any]:
 
     fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
     del fields["body"]
+    fields["standing"] = message.standing
     return {**fields, "headers": shown_headers(message), **body_fields(message.body)}
 
 
 def _print(message: MessageInfo) -> None:
-    click.echo(f"message {message.id} of {message.topic}, {message.state}")
+    click.echo(f"message {message.id} of {message.topic}, {message.standing}")
     click.echo(f"  due      {format_moment(message.deliver_at_ms)}")
     click.echo(f"  created  {format_moment(message.created_ms)}")
     click.echo(f"  priority {message.priority}")

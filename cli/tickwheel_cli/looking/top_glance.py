@@ -12,7 +12,7 @@ from tickwheel import sync
 from tickwheel.stats import Figures, Stats, Wheel
 from tickwheel.watching.activity import Activities
 from tickwheel.watching.attention import remarks
-from tickwheel.watching.between import SHARES, Between, Sample, between, sample_of
+from tickwheel.watching.between import DELIVERED, REACHED, SHARES, Between, Sample, between, sample_of
 from tickwheel.watching.coming import HORIZONS, coming
 from tickwheel.watching.numbers import disk_share, gauge, numbers_of
 
@@ -81,7 +81,10 @@ class Glance(msgspec.Struct, frozen=True):
     dead: int
     per_second: Rates
     lateness_ms: dict[str, float | None]
-    """Bounds that so many messages did not exceed; null: nothing was due, or it is more than a day."""
+    """From when a message was due to its first delivery: bounds that so many messages did not exceed; null: nothing was
+    delivered, or it is more than a day."""
+    to_topic_ms: dict[str, float | None]
+    """The part of it until a message is in its topic, which is the broker's."""
     lateness_over_s: float
     """For so long that was observed: a minute at most."""
     health: Health
@@ -144,15 +147,20 @@ def _glance(
         backlog=int(numbers.backlog),
         dead=int(numbers.dead),
         per_second=Rates(**rates),
-        lateness_ms={
-            name: None if minute is None or (bound_s := minute.quantile(share)) is None else bound_s * _MS
-            for name, share in SHARES.items()
-        },
+        lateness_ms=_bounds_ms(minute, DELIVERED),
+        to_topic_ms=_bounds_ms(minute, REACHED),
         lateness_over_s=0.0 if minute is None else minute.seconds,
         health=_health(found, stats),
         attention=[Attention(one.tone, one.text, one.topic, one.group) for one in remarks(found, minute)],
         topics=topics,
     )
+
+
+def _bounds_ms(minute: Between | None, of: str) -> dict[str, float | None]:
+    bounds_s = {
+        name: None if minute is None else minute.quantile(share, of) for name, share in SHARES.items()
+    }
+    return {name: None if bound_s is None else bound_s * _MS for name, bound_s in bounds_s.items()}
 
 
 def _health(found: Figures, stats: Stats) -> Health:

@@ -118,7 +118,14 @@ def _figures(glance: Glance, width: int) -> list[RenderableType]:
                 ("acked", _rate(rates.acked)),
             ],
         ),
-        ("Late", [*((name, _bound(bound_ms)) for name, bound_ms in late.items()), ("", over)]),
+        (
+            "Late",
+            [
+                *((name, _bound(bound_ms)) for name, bound_ms in late.items()),
+                ("to topics p99", _bound(glance.to_topic_ms["p99"])),
+                ("", over),
+            ],
+        ),
         (
             "Journal",
             [
@@ -134,13 +141,18 @@ def _figures(glance: Glance, width: int) -> list[RenderableType]:
 
 
 def _row(label: str, pairs: Sequence[tuple[str, str]], width: int) -> Text:
-    """As many of the pairs as there is room for: a number that is cut is a wrong one."""
-    found = _line((f"{label:<10}", "bold cyan"))
+    """As many of the pairs as there is room for: a number that is cut is a wrong one. Dots say that there are more."""
+    found, has_room = _line((f"{label:<10}", "bold cyan")), True
     for name, value in pairs:
         part = Text.assemble((f"{name} " if name else "", "dim"), value, "   ")
         if found.cell_len + part.cell_len - 3 <= width:
             found.append_text(part)
+        else:
+            has_room = False
     found.rstrip()
+    if not has_room:
+        found.append(" …", "dim")
+        found.truncate(width)
     return found
 
 

@@ -156,7 +156,7 @@ def tell_of_unread(found: Sequence[TopicStats]) -> None:
     for topic in sorted(found, key=lambda one: one.name):
         for group in () if topic.shard_of else topic.groups:
             unread_ms = now_ms - group.last_read_ms
-            if group.last_read_ms and group.backlog and not group.subscribers and unread_ms >= _UNREAD_MS:
+            if group.last_read_ms and group.lacks_consumer and unread_ms >= _UNREAD_MS:
                 days = unread_ms // _DAY_MS
                 click.echo(
                     f"group {group.name!r} of {topic.name!r} has not been read for {counted(days, 'day')}: if nothing "

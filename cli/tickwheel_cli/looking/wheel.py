@@ -40,8 +40,8 @@ def wheel(watch: bool, every: timedelta, horizons: tuple[timedelta, ...]) -> Non
     tickwheel wheel --json | jq .forecast
 
     What is due is counted to the millisecond: messages that wait for their time, and leases, which end unless
-    somebody acknowledges. Messages that are gone do not count; their timers stay on the levels until their time
-    and do nothing then. A row of the picture is without those above it; in the JSON's forecast, and with
+    somebody acknowledges. What is acked, cancelled or moved does not count; its timers are left over on the levels
+    until their time. A row of the picture is without those above it; in the JSON's forecast, and with
     --within, it counts all that is due at its until_ms or before.
 
     A level's strip shows its timers from now on. Each character stands for many slots and is higher the more

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from tickwheel.protocol.readable import format_duration
+from tickwheel.protocol.readable import format_duration, noun
 from tickwheel.stats import Forecast, Wheel, WheelLevel
 from tickwheel_cli.shared.bars import bar
 from tickwheel_cli.shared.times import format_moment
@@ -93,16 +93,16 @@ def level_table(levels: Sequence[WheelLevel], width: int) -> Table:
 def wheel_picture(picture: Wheel, width: int = 100) -> RenderableType:
     """The whole picture for a terminal of `width` columns."""
     total = sum(level.timers for level in picture.levels)
-    gone = f", of which {picture.gone:,} will do nothing" if picture.gone else ""
+    gone = f"; left over: {picture.gone:,}" if picture.gone else ""
     title = Text.assemble(
         ("the wheel", "bold"),
-        f"  {total:,} timers{gone}  ",
+        f"  {noun(max(0, total - picture.gone), 'timer')}{gone}  ",
         (format_moment(picture.now_ms), "dim"),
     )
     return Group(
         title,
         Text("\ndue in the (messages and leases; each row without those above)", "bold"),
         forecast_table(picture.forecast, width),
-        Text("\noccupied slots by level", "bold"),
+        Text(f"\noccupied slots by level{', with what is left over' if picture.gone else ''}", "bold"),
         level_table(picture.levels, width),
     )

@@ -67,6 +67,7 @@ def list_dead(
     """
     with current_session().client() as client:
         letters: list[BrowsedMessage] = []
+        more = False
         if _has_letters(client, topic):
             letters = client.browse(
                 dead_topic(topic),
@@ -74,6 +75,9 @@ def list_dead(
                 created_until=created_until,
                 after_id=after_id,
                 limit=limit,
+            )
+            more = _has_more(
+                client, dead_topic(topic), letters, created_from=created_from, created_until=created_until
             )
     rows = [_letter_row(letter) for letter in letters]
     found = [_fields(letter) for letter in letters]
@@ -83,6 +87,7 @@ def list_dead(
         else _NO_SUCH.format(topic=topic)
     )
     print_found(found, _LETTER_COLUMNS, rows, empty=none, optional=("original", "key"))
+    _tell_of_more(letters, more=more)
 
 
 def _has_letters(client: sync.Client, topic: str) -> bool:
@@ -129,8 +134,12 @@ def replay(topic: str, ids: tuple[int, ...], limit: int) -> None:
     """
     with current_session().client() as client:
         counts = client.replay_dead(topic, ids=list(ids) or None, limit=limit)
+        is_full = not ids and sum(counts.values()) >= limit
+        left = is_full and client.browse(dead_topic(topic), limit=1, max_body_bytes=0)
     found = [f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()]
     print_result(counts, ", ".join(found) or _NONE.format(topic=topic))
+    if left:
+        click.echo(f"There are more letters: replay {topic} again, or give a higher --limit.", err=True)
     if counts.get("not_found"):
         raise CommandFailed(ExitCode.FAILED)
 
@@ -171,9 +180,23 @@ def browse(topic: str, after_id: int, limit: int, **where: Any) -> None:
     which = where_arguments(where)
     with current_session().client() as client:
         found = client.browse(topic, after_id=after_id, limit=limit, **which)
+        more = _has_more(client, topic, found, **which)
     empty = f"There are no such messages in {topic}." if which or after_id else f"{topic} is empty."
     rows = [_row(message) for message in found]
     print_found([_fields(message) for message in found], _COLUMNS, rows, empty=empty, optional=("due", "key"))
+    _tell_of_more(found, more=more)
+
+
+def _has_more(client: sync.Client, topic: str, found: Sequence[BrowsedMessage], **which: Any) -> bool:
+    """Whether there are more than were found: more than were asked for, or than have room in one answer."""
+    return bool(found) and bool(
+        client.browse(topic, after_id=found[-1].id, limit=1, max_body_bytes=0, **which)
+    )
+
+
+def _tell_of_more(found: Sequence[BrowsedMessage], *, more: bool) -> None:
+    if more:
+        click.echo(f"There are more: --after {found[-1].id}, or a higher --limit.", err=True)
 
 
 def _row(message: BrowsedMessage) -> list[str]:
@@ -189,7 +212,9 @@ def _key_cell(key: str) -> str:
 
 def _group_states(groups: Sequence[dict[str, Any]]) -> list[str]:
     return [
-        f"{one['group']}: {one['state']}" + (f" ({one['epoch']})" if one["epoch"] else "") for one in groups
+        f"{one['group']}: {one['state']}" + (f" ({one['epoch']})" if one["epoch"] else "")
+        for one in groups
+        if one["state"] != "not_its_own"
     ]
 
 
@@ -200,6 +225,7 @@ def _fields(message: BrowsedMessage) -> dict[str, Any]:
         "order_key": message.order_key or None,
         "priority": message.priority,
         "state": message.state,
+        "standing": message.standing,
         "groups": message.groups,
         "deliver_at": format_moment(message.deliver_at_ms),
         "deliver_at_ms": message.deliver_at_ms,

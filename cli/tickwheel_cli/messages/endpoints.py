@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -35,6 +35,7 @@ _PART_OF_LOG = (
     "As much of the log was read as may be for one list: there may be more, and less is known of these."
 )
 _FIRST_LOOK_S = 0.2
+_TEST = "test, "
 _UNSETTABLE = (
     "to", "allow-url", "secret", "header", "format", "timeout", "max-in-flight", "rate", "retry-delay",
     "give-up-on",
@@ -148,7 +149,8 @@ def set_endpoint(name: str, unset: tuple[str, ...], **options: Any) -> None:
 @click.option("--topic", help="Only those of a topic.")
 @shared_options
 def list_endpoints(topic: str | None) -> None:
-    """List all endpoints that the token may see."""
+    """List all endpoints that the token may see, and what becomes of their messages: delivering, failing, not served
+    or paused."""
     _print_all(topic)
 
 
@@ -210,7 +212,7 @@ def send_test(name: str, wait: timedelta) -> None:
     text = f"{message_id}: nothing was heard of it yet; is `tickwheel push` running?"
     if attempt is not None:
         told |= {"outcome": attempt.outcome, "status": attempt.status, "error": attempt.error}
-        text = f"{message_id}: {_became(attempt)}"
+        text = f"{message_id}: {_became(attempt).removeprefix(_TEST)}"
     print_result(told, text if wait else message_id)
     if wait and told["outcome"] != "acked":
         click.get_current_context().exit(1)
@@ -261,11 +263,12 @@ def attempts(name: str, limit: int, before: tuple[int, int] | None) -> None:
 
 
 def _became(attempt: EndpointAttempt) -> str:
-    again = "" if attempt.next_ms is None else f", goes on {format_moment(attempt.next_ms)}"
+    again = "" if attempt.next_ms is None else f", next try {format_moment(attempt.next_ms)}"
     if attempt.outcome == "leased":
         again = "" if attempt.next_ms is None else f", until {format_moment(attempt.next_ms)}"
     error = printable(attempt.error.encode())
-    return f"{attempt.outcome}{f': {error}' if error else ''}{again}"
+    test = _TEST if attempt.is_test else ""
+    return f"{test}{attempt.outcome}{f': {error}' if error else ''}{again}"
 
 
 @endpoints.command()
@@ -332,16 +335,15 @@ def _target(endpoint: Endpoint) -> str:
 
 
 def _state(endpoint: Endpoint) -> str:
-    if endpoint.enabled:
-        return "enabled"
-    return f"disabled: {endpoint.disabled_reason}" if endpoint.disabled_reason else "disabled"
+    return endpoint.state.text(datetime.now(UTC))
 
 
 def _print(endpoint: Endpoint, *, secrets: bool) -> None:
     delays = ", ".join(format_duration(delay_ms) for delay_ms in endpoint.retry_delays_ms)
     rate = f", {endpoint.rate_per_s:g} a second" if endpoint.rate_per_s else ""
     lines = [
-        f"{endpoint.name}, version {endpoint.version}, {_state(endpoint)}",
+        f"{endpoint.name}, version {endpoint.version}",
+        f"  {_state(endpoint)}",
         f"  {endpoint.topic} to {_target(endpoint)}, group {endpoint.group}",
         f"  format {endpoint.format}, timeout {format_duration(endpoint.timeout_ms)}, "
         f"{endpoint.max_in_flight} at a time{rate}",
@@ -349,8 +351,6 @@ def _print(endpoint: Endpoint, *, secrets: bool) -> None:
     ]
     if endpoint.give_up_on:
         lines.append(f"  given up on {', '.join(map(str, endpoint.give_up_on))}")
-    if endpoint.disabled_ms:
-        lines.append(f"  disabled at {format_moment(endpoint.disabled_ms)}")
     lines += [f"  header {name}{f': {value}' if secrets else ''}" for name, value in endpoint.headers.items()]
     lines += [f"  secret {_shown(secret, secrets=secrets)}" for secret in endpoint.secrets]
     print_result(_fields(endpoint, secrets=secrets), *lines)

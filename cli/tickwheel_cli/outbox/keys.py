@@ -135,11 +135,14 @@ def scan(space: KeySpace, prefix: str, limit: int) -> None:
     """List keys that begin with PREFIX, in bytewise order, with their values."""
 
     start, end = space.prefix_range(prefix) if prefix else (b"", None)
-    found = space.database.run(lambda connection: space.scan(connection, start, end, limit))
+    found = space.database.run(lambda connection: space.scan(connection, start, end, limit + 1))
+    more, found = len(found) > limit, found[:limit]
     print_result(
         [{"key": printable(key), **body_fields(value)} for key, value in found],
         *(f"{printable(key)}\t{printable(value)}" for key, value in found),
     )
+    if more:
+        click.echo(f"There are more keys than these {limit:,}: give a higher --limit, or a PREFIX.", err=True)
 
 
 @keys.command()

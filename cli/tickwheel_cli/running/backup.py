@@ -18,6 +18,11 @@ from tickwheel_cli.shared.output import counted, print_report
 from tickwheel_cli.shared.session import check_directory, json_option
 from tickwheel_cli.shared.times import format_moment
 
+_NO_TOKENS = (
+    "Tokens are in no backup: put tokens.json back before a broker starts there. Without it, whoever can connect "
+    "may do everything."
+)
+
 if TYPE_CHECKING:
     from timerlog.maintenance.backup import Backup
 
@@ -89,6 +94,7 @@ def restore(source: Path, directory: Path | None, verify: bool) -> None:
     else:
         made = restore_backup(source, directory, int.from_bytes(os.urandom(8)))
         _print(made, f"Restored: {directory}")
+        click.echo(_NO_TOKENS, err=True)
         say_limits(made.segment_bytes, largest_frame_bytes(made.segment_bytes))
 
 

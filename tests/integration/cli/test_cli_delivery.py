@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from tests.support.processes.cli_harness import Shell
+from tickwheel import sync
 
 USAGE = 2
 FAILED = 1
@@ -95,6 +97,30 @@ def _count(shell: Shell, topic: str) -> int:
     return next(int(one["messages"]) for one in topics if one["name"] == topic)
 
 
+def test_a_list_that_is_cut_says_so(shell: Shell) -> None:
+    for number in range(3):
+        shell.run("send", "listed", str(number))
+    found = shell.run("browse", "listed", "--limit", "2")
+    (place,) = re.findall(r"There are more: --after (\d+), or a higher --limit\.", found.stderr.decode())
+    rest = shell.run("browse", "listed", "--limit", "2", "--after", place)
+    assert rest.stderr == b""
+    assert len((found.stdout + rest.stdout).decode().splitlines()) == 2 + 3
+    shell.run("topics", "create", "broken", "--max-attempts", "1")
+    with (
+        sync.Client(shell.environment["TICKWHEEL_URL"]) as client,
+        client.subscribe("broken", "g") as messages,
+    ):
+        client.send_many("broken", [b"x"] * 3)
+        for _, message in zip(range(3), messages, strict=False):
+            message.nack(give_up=True, error="no")
+    assert b"There are more: --after " in shell.run("dead", "list", "broken", "--limit", "2").stderr
+    assert shell.run("dead", "list", "broken", "--limit", "3").stderr == b""
+    assert b"There are more letters" in shell.run("dead", "replay", "broken", "--limit", "2").stderr
+    assert shell.run("dead", "replay", "broken", "--limit", "1").stderr == b""
+    assert b"There may be earlier lines" in shell.run("audit", "--limit", "1").stderr
+    assert b"There may be later lines" in shell.run("audit", "--limit", "1", "--after", "1").stderr
+
+
 def test_dead_letters(shell: Shell) -> None:
     shell.run("topics", "create", "fragile", "--max-attempts", "1", "--ack-wait", "50ms")
     shell.run("send", "fragile", "broken")
@@ -108,6 +134,8 @@ def test_dead_letters(shell: Shell) -> None:
         ["id", "group", "attempts", "error", "original", "key", "body"],
         [ANY, "g", "1", "no", "ack", ANY, "-", "broken"],
     ]
+    dead = listed.split()[12]
+    assert shell.text("show", dead).startswith(f"message {dead} of fragile, dead\n")
     assert shell.text("dead", "replay", "fragile").strip() == "replayed: 1"
     assert shell.text("dead", "list", "fragile") == "fragile has no dead letters.\n"
     assert "0 messages match" in shell.text("dead", "purge", "fragile", "--yes")

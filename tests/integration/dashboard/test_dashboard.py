@@ -97,7 +97,9 @@ async def test_sizes(visitor: Visitor, daemon: Daemon) -> None:
             await client.create_group(f"many-{number}", "nobody", start="earliest")
     page = await visitor.get("/")
     assert len(page.answer.body) < MAX_OVERVIEW_BYTES
-    assert re.search(r"and \d\d more", page.text)
+    assert re.search(r"\+ \d\d more", page.text)
+    for number in range(30):
+        assert f"many-{number} / nobody" in page.text, "behind it they are all"
     sizes = {}
     assets = Assets()
     for name in assets.names:

@@ -54,7 +54,9 @@ async def test_by_topic_and_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyP
                         assert message is not None
                         await message.ack()
             counts = {("orders", "5"), ("gone", "2")}
-            while {(row[0], row[-1]) for row in rows_of((await visitor.get("/lateness")).html)} != counts:
+            while {
+                (row[0], row[-1]) for row in rows_of((await visitor.get("/lateness?until=topic")).html)
+            } != counts:
                 await trio.sleep(0.05)
             path = "/lateness?until=consumer&window=day"
             while len(rows_of((await visitor.get(path)).html)) < 2:

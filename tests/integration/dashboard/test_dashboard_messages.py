@@ -241,6 +241,22 @@ async def test_the_life_of_a_message(visitor: Visitor, client: Client) -> None:
     assert "Show what has happened" in page.text
 
 
+async def test_what_every_group_is_done_with_is_not_ready(visitor: Visitor, client: Client) -> None:
+    await client.create_topic("finished")
+    async with client.subscribe("finished", "g") as subscription:
+        dead = await client.send("finished", b"x")
+        await (await subscription.receive(60)).nack(give_up=True, error="no such order")
+        acked = await client.send("finished", b"y")
+        await (await subscription.receive(60)).ack(confirm=True)
+    for sent, state in ((dead, "dead"), (acked, "acked")):
+        page = await visitor.get(f"/messages/{sent.id}?history=1")
+        assert f" state {state} due " in page.text
+        life = page.text.partition("Its life")[2].partition("Change it")[0]
+        assert "next try" not in life
+        assert " ready" not in page.text.partition("As a call")[0]
+    assert "given up" in (await visitor.get(f"/messages/{dead.id}?history=1")).text
+
+
 async def test_what_is_done_with_one_message(visitor: Visitor, client: Client) -> None:
     async with client.subscribe("acted", "g") as subscription:
         sent = await client.send("acted", b"x", delay=DAY)

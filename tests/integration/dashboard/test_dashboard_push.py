@@ -55,12 +55,12 @@ async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: 
     assert "authorization" in (await visitor.get("/endpoint/shop")).text
 
     page = await visitor.post("/endpoint/shop/disable", {"reason": HOSTILE})
-    assert "shop is disabled" in page.text
+    assert "shop is paused" in page.text
     assert SCRIPT not in page.html
     assert (await client.endpoint("shop")).disabled_reason == HOSTILE
-    assert "1 endpoint disabled" in (await visitor.get("/endpoints")).text
+    assert "1 endpoint: 1 paused" in (await visitor.get("/endpoints")).text
     page = await visitor.post("/endpoint/shop/enable", {})
-    assert "shop is enabled. In a terminal: tickwheel endpoints enable shop" in page.text
+    assert "shop goes on with what waits for it. In a terminal: tickwheel endpoints enable shop" in page.text
 
     page = await visitor.post("/endpoint/shop/delete", {"confirm": "shop.", "keep_group": "1"})
     assert (page.status, "Nothing was done." in page.text) == (400, True)
@@ -152,7 +152,8 @@ async def test_a_test_and_the_last_attempts(
     rows = page.html.partition('id="attempts"')[2].partition("<tbody>")[2].partition("</tbody>")[0]
     outcomes = re.findall(r"</svg>(\w+)</span>", rows)
     assert outcomes == ["nacked", "acked", "acked"]
-    assert "circuit closed 1 failure in a row" in page.text
+    assert rows.count(">test</span>") == 3
+    assert "HTTP 500" not in page.html.partition('id="attempts"')[0], "a test says nothing of the endpoint"
     with pytest.raises(UnknownEndpoint):
         await client.test_endpoint("other")
     assert (await visitor.post("/endpoint/other/test", {})).status == 404

@@ -166,7 +166,7 @@ async def test_the_calendar(visitor: Visitor, client: tickwheel.Client) -> None:
     assert "elapsed skipped at 02:00 in Europe/Berlin, does not run in the gap" in spring
     assert "03:00 fixed" in spring
     assert "minutely every 1 min" in spring
-    assert "1 schedule is paused and not shown." in spring
+    assert "1 schedule is paused and not shown: the list has them." in spring
     autumn = await visitor.get("/schedules/calendar?view=week&day=2031-10-26&zone=Europe/Berlin")
     assert "Week of 2031-10-20" in autumn.text
     assert autumn.text.count("02:30 fixed") == 7
@@ -189,16 +189,58 @@ async def test_many_schedules_come_in_parts(visitor: Visitor, client: tickwheel.
         found = await client.schedules(count=0, after=after, limit=limit)
         assert [one.name for one in found] == [name for name in names if name > after][:limit]
     page = await visitor.get("/schedules?limit=100")
-    assert page.html.count('<th scope="row">') == 100
+    assert page.html.count('<th scope="row" class="wide">') == 100
     assert page.html.count("<ol") == 100, "each with its next times"
     [following] = re.findall(r'href="([^"]+)">Next</a>', page.html)
     page = await visitor.get(following.replace("&amp;", "&"))
-    assert re.findall(r'<th scope="row"><a href="/schedule/(\w+)"', page.html) == [
+    assert re.findall(r'<th scope="row" class="wide"><a href="/schedule/(\w+)"', page.html) == [
         f"s{n}" for n in range(100, 130)
     ]
-    page = await visitor.get(f"/schedules/calendar?day={datetime.now(UTC):%Y-%m-%d}")
-    assert "25 of 130, by name" in page.text
-    assert re.search(r"and \d\d more", page.text)
+
+
+async def test_the_calendar_leaves_no_schedule_out(visitor: Visitor, client: tickwheel.Client) -> None:
+    """Those of equal times stand together; what has no room is behind a link."""
+    start = datetime(2031, 1, 10, tzinfo=UTC)
+    for number in range(39):
+        await client.create_schedule(f"s{number:02}", "chat", cron="0 9 * * *", start=start)
+    for number in range(12):
+        await client.create_schedule(f"other-{number:02}", "chat", cron=f"0 {10 + number} * * *", start=start)
+    page = await visitor.get("/schedules/calendar?day=2031-05-21&view=week")
+    days = page.text.replace(" ,", ",")
+    assert days.count("09:00 s00, s01, s02 + 36 more 10:00 other-00 11:00 other-01 ") == 7
+    assert days.count("16:00 other-06 + 5 more") == 7
+    links = re.findall(r'<a href="(/schedules/calendar[^"]+)">\+ (?:36|5) more</a>', page.html)
+    assert len(links) == 14
+    day = await visitor.get(links[0].replace("&amp;", "&"))
+    assert "Monday, 2031-05-19" in day.text
+    named = set(re.findall(r'href="/schedule/([^"]+)"', day.html))
+    assert named == {one.name for one in await client.schedules(count=0)}
+    for view in ("month", "week", "day"):
+        for text in ("by name", "not shown"):
+            assert (
+                text
+                not in (await visitor.get(f"/schedules/calendar?view={view}&day=2031-05-21")).text.partition(
+                    "times in UTC"
+                )[2]
+            )
+
+
+async def test_days_that_have_passed_have_their_times(visitor: Visitor, client: tickwheel.Client) -> None:
+    """Also those before a schedule began, which did not run then."""
+    start = datetime(2021, 5, 19, 12, tzinfo=UTC)
+    await client.create_schedule("old", "chat", cron="0 9 * * *", start=start)
+    await client.create_schedule(
+        "future", "chat", cron="0 9 * * *", start=datetime(2031, 5, 19, 12, tzinfo=UTC)
+    )
+    page = await visitor.get("/schedules/calendar?view=week&day=2021-05-19")
+    assert page.text.count("09:00 old") == 7
+    assert page.html.count('class="before"') == 3, "Monday to Wednesday"
+    assert "it did not run then" in page.text
+    assert "future" not in page.text
+    page = await visitor.get("/schedules/calendar?view=week&day=2031-05-19")
+    assert page.text.replace(" ,", ",").count("09:00 future, old") == 6
+    assert page.text.count("09:00 old") == 1
+    assert "it did not run then" not in page.text
 
 
 async def test_who_may_not_sees_no_buttons(guarded: Guarded) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -125,11 +126,35 @@ async def test_a_topic_that_is_read_is_not_deleted(visitor: Visitor, client: tic
     assert (page.status, "topic_in_use" in page.text) == (409, True)
 
 
+async def test_columns_order_the_list(visitor: Visitor, client: tickwheel.Client) -> None:
+    """Also over several parts of it, each with the order in its links."""
+    for number in range(5):
+        await client.create_topic(f"ordered-{number}")
+        await client.create_group(f"ordered-{number}", "g", start="earliest")
+        await client.send_many(f"ordered-{number}", [b"x"] * (number * 3 % 5 + 1))
+    wanted = ["ordered-3", "ordered-1", "ordered-4", "ordered-2", "ordered-0"]
+    seen: list[str] = []
+    address = "/topics?search=ordered-&order=backlog&limit=2"
+    with trio.fail_after(60):
+        while not all([(await client.group(name, "g")).backlog for name in wanted]):
+            await trio.sleep(0.01)
+    while address:
+        page = await visitor.get(address)
+        seen += re.findall(r'href="/topics/(ordered-\d)">', page.html)
+        following = re.findall(r'rel="next" href="([^"]+)"', page.html)
+        address = following[0].replace("&amp;", "&") if following else ""
+    assert seen == wanted
+    page = await visitor.get("/topics?search=ordered-")
+    for name in ("scheduled", "backlog", "in+flight", "dead+letters", "groups", "sent", "delivered"):
+        assert f"order={name}" in page.html, "each column that has numbers"
+    assert (await visitor.get("/topics?order=colour")).status == 400
+
+
 async def test_settings_are_changed_by_the_fields_that_differ(
     visitor: Visitor, client: tickwheel.Client
 ) -> None:
     await client.create_topic("set", ack_wait=timedelta(seconds=10), rate=500)
-    page = await visitor.get("/topics/set")
+    page = await visitor.get("/topics/set?tab=settings")
     assert 'name="ack_wait" type="text" value="10s"' in page.html
     form = {"ack_wait": "10s", "was-ack_wait": "10s", "rate": "", "was-rate": "500"}
     form |= {"max_attempts": "7", "was-max_attempts": "", "max_body_bytes": "64KiB", "was-max_body_bytes": ""}
@@ -196,8 +221,8 @@ async def test_a_group_in_the_middle_of_its_work(visitor: Visitor, client: tickw
         page = await visitor.get("/topics/work/groups/g")
         assert "k-<b>" not in page.html
         assert "k-<b>" in page.text
-        leased = page.text.partition("Lease ends")[2].partition("Next attempt")[0]
-        waiting = page.text.partition("Next attempt")[2].partition("Consumers")[0]
+        leased = page.text.partition("Lease ends")[2].partition("Next try")[0]
+        waiting = page.text.partition("Next try")[2].partition("Consumers")[0]
         assert ("third" in leased, "later" in leased, "later" in waiting) == (True, False, True)
         assert "Oldest that is not done: " in page.text
         assert "Credit" in page.text
@@ -330,9 +355,8 @@ async def test_buttons_that_would_be_refused_are_absent(
     async with app.router.lifespan_context(app):
         visitor = Visitor(app)
         await visitor.log_in(guarded.tokens[who])
-        html = (await visitor.get("/topics/orders")).html + (
-            await visitor.get("/topics/orders/groups/g")
-        ).html
+        pages = ("/topics/orders", "/topics/orders?tab=settings", "/topics/orders/groups/g")
+        html = "".join([(await visitor.get(path)).html for path in pages])
         there = {name for name, path in FORMS.items() if f'action="{path}"' in html}
         assert there == (set() if is_read_only else set(ACTIONS[who].split()) - {"Send"})
         for name, path in FORMS.items():

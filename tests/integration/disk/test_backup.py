@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -105,6 +106,30 @@ def test_the_commands(tmp_path: Path) -> None:
     assert not (tmp_path / "newer").exists()
 
 
+def test_a_restored_broker_says_that_it_is_open(tmp_path: Path) -> None:
+    """Tokens are in no backup: what was closed is open to every process of the machine, until they are put back."""
+    shell, data = Shell(tmp_path), tmp_path / "data"
+    shell.run("tokens", "create", "ada", "--grant", "all:*", "--data", str(data))
+    with Daemon(data) as daemon:
+        assert "access" not in daemon.wait_for_event("started")
+    shell.run("backup", "data", "copy")
+    shell.run("restore", "copy", "new")
+    with Daemon(tmp_path / "new") as daemon:
+        assert daemon.wait_for_event("started")["access"] == "without tokens"
+        warning = daemon.wait_for_event("whoever can connect may do everything")
+        assert warning["level"] == "warning"
+        assert "tokens.json" in warning["advice"]
+    shutil.copy(data / "tokens.json", tmp_path / "new")
+    with Daemon(tmp_path / "new") as daemon:
+        started = daemon.events()
+        assert "access" not in daemon.wait_for_event("started")
+        last = max(place for place, event in enumerate(started) if event["event"] == "started")
+        assert "whoever" not in str(started[last - 3 :])
+    with Daemon(tmp_path / "fresh") as daemon:
+        assert daemon.wait_for_event("started")["access"] == "without tokens"
+        assert not [event for event in daemon.events() if "whoever" in event["event"]], "it is as it was made"
+
+
 def test_a_restore_says_with_which_limits_a_broker_starts(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with Daemon(tmp_path / "data", **SETTINGS) as daemon, Client(daemon.url) as client:
@@ -123,7 +148,9 @@ def test_a_restore_says_with_which_limits_a_broker_starts(tmp_path: Path) -> Non
     with Daemon(tmp_path / "usual") as daemon, Client(daemon.url) as client:
         client.send("t", b"kept")
     shell.run("backup", "usual", "other")
-    assert shell.run("restore", "other", "third").stderr == b""
+    told = shell.run("restore", "other", "third").stderr.decode()
+    assert told.startswith("Tokens are in no backup: put tokens.json back")
+    assert "max_frame_bytes" not in told
 
 
 @pytest.mark.parametrize("arguments", [("backup", "typo", "copy"), ("restore", "typo", "new")])

@@ -178,6 +178,11 @@ async def test_one_message_by_id_or_key(daemon: Daemon, topic: str, tmp_path: Pa
             done = await client.message(id=near.id)
             assert done is not None
             assert [one.state for one in done.groups if one.done_ms] == ["acked"]
+            assert (found.standing, seen.standing, done.standing) == ("scheduled", "leased", "acked")
+            _, listed = await client.browse(topic, max_body_bytes=0, limit=2)
+            states = {str(one["group"]): one["state"] for one in listed.groups}
+            assert states == {"g": "acked", "late": "not_its_own"}
+            assert listed.standing == "acked"
         assert await client.cancel(id=far.id) == "cancelled"
         assert await client.message(topic, key="k") is None, "its key is free"
         gone = await client.messages(ids=[far.id, 10**9, near.id])
@@ -193,6 +198,8 @@ async def test_one_message_by_id_or_key(daemon: Daemon, topic: str, tmp_path: Pa
         )
     shell = Shell(tmp_path, daemon.url)
     assert "late" in shell.text("show", str(near.id))
+    assert shell.text("show", str(near.id)).startswith(f"message {near.id} of {topic}, acked\n")
+    assert shell.json("show", str(near.id))["standing"] == "acked"
     shown = shell.json("show", topic, "--key", "k7")
     assert (shown["id"], shown["key"], shown["state"]) == (many.ids()[7], "k7", "ready")
     assert "no message" in shell.run("show", topic, "--key", "no", code=FAILED).stderr.decode()

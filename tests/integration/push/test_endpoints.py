@@ -290,7 +290,7 @@ def test_the_command_line(daemon: Daemon, tmp_path: Path) -> None:
     assert secret in shell.text("endpoints", "show", "cli", "--secrets")
     assert shell.json("endpoints", "show", "cli", "--secrets")["secrets"] == [secret]
     assert shell.text("endpoints", "disable", "cli", "--reason", "it is away") == "disabled cli\n"
-    assert "disabled: it is away" in shell.text("endpoints", "list", "--topic", "cli")
+    assert "paused: it is away since " in shell.text("endpoints", "list", "--topic", "cli")
     assert shell.text("endpoints", "enable", "cli") == "enabled cli\n"
     changed = shell.json("endpoints", "set", "cli", "--unset", "rate", "--unset", "retry-delay", "--unset", "to",
                          "--allow-url", "https://a.example/*")  # fmt: skip

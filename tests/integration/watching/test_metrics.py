@@ -144,7 +144,7 @@ def test_metrics_follow_the_rules_of_names(daemon: Daemon) -> None:
         assert not name.endswith(("_ms", "_milliseconds", "_kib")), name
         for sample in family.samples:
             assert set(sample.labels) <= {
-                *("topic", "group", "code", "level", "queue", "within", "le", "version", "python"),
+                *("topic", "group", "code", "level", "queue", "within", "le", "version", "python", "state"),
             }
 
 

@@ -43,6 +43,7 @@ from tickwheel.protocol.bodies.endpoints import (
     GetAttempts,
     GetEndpoints,
     SetEndpoint,
+    TellEndpoints,
     TestEndpoint,
 )
 from tickwheel.protocol.bodies.fetching import EndFetch, Fetch
@@ -84,6 +85,7 @@ from tickwheel.protocol.bodies.settling import (
     TransactionAck,
     TransactionChange,
 )
+from tickwheel.protocol.endpoint_states import ToldState
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel.protocol.messages import SendColumns, encode_ack, encode_send, pack_column
@@ -253,6 +255,9 @@ def later_requests() -> list[Step]:
     talk.change(CreateGroup("orders", "audit", ignore_ordering_keys=True))
     talk.change(SetGroup("orders", "audit", ignore_ordering_keys=True))
     talk.ask(Fetch("orders", "phone", 10, ordered_batch=3))
+    state = ToldState(endpoint="shop", name="failing", reason="HTTP 503", since_ms=1, next_ms=2)
+    talk.ask(Browse(topic="orders", after_id=[7, 5]))
+    talk.ask(TellEndpoints([state, ToldState(endpoint="crm", name="delivering")]))
     return talk.steps
 
 

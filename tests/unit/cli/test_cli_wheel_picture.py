@@ -57,14 +57,21 @@ def test_stretches_are_what_the_rows_above_do_not_have() -> None:
     assert stretches(wheel().forecast)[-1] == ("later", 4_002)
 
 
+def test_what_is_left_over_is_no_timer_that_waits() -> None:
+    """Four messages that were acked: their leases' timers do nothing any more."""
+    level = WheelLevel(0, 1, 4, 4, [4])
+    (title, *_) = rendered(Wheel(0, 0, [level], [], gone=4), 80)
+    assert title.startswith("the wheel  0 timers; left over: 4  ")
+
+
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_the_picture_fits_and_tells_all(width: int) -> None:
     lines = rendered(wheel(), width)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    assert "4,012 timers" in lines[0]
+    assert "4,000 timers; left over" in lines[0]
     assert "messages and leases" in text
-    assert "12 will do nothing" in lines[0]
+    assert "left over: 12" in lines[0]
     assert "2031-05-01T07:00:00.000Z" in lines[0]
     assert all(f"next {label}" in text for label in LABELS[:-1])
     assert all(slot in text for slot in ("1 ms", "4.1 s", "4 h 40 min", "2.2 years"))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickwheel.protocol.breaker import FAILURES, FIRST_STEP_S, LONGEST_STEP_S, Breaker
-from tickwheel_push.gate import FIRST_PAUSE_S, LONGEST_PAUSE_S, Gate, Room
+from tickwheel_push.gate import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failing, Gate, Room
 from tickwheel_push.outcome import Kind, Outcome
 
 FAILED = Outcome(Kind.RETRY)
@@ -137,3 +137,29 @@ def test_a_probe_waits_for_the_end_of_a_pause() -> None:
         gate.told(busy(60_000), 0.0)
     assert gate.room(FIRST_STEP_S) == Room(0, 60.0)
     assert gate.room(60.0) == Room(1)
+
+
+def test_what_fails_is_known_with_its_first_failure_and_its_next_try() -> None:
+    gate = Gate(50)
+    assert gate.failing(0.0) is None
+    later = Outcome(Kind.RETRY, delay_ms=300_000, error="HTTP 503 later")
+    gate.told(later, 10.0)
+    gate.told(Outcome(Kind.RETRY, delay_ms=5_000, error="timeout"), 20.0)
+    assert gate.failing(20.0) == Failing("timeout", 10.0, 25.0)
+    assert gate.failing(30.0) == Failing("timeout", 10.0, 310.0), "the message that was not taken at 10 s"
+    assert gate.failing(400.0) == Failing("timeout", 10.0, None), "none is known that is still to come"
+    gate.told(Outcome(Kind.DEAD, error="HTTP 500"), 500.0)
+    assert gate.failing(500.0) == Failing("HTTP 500", 10.0, None)
+    gate.told(DONE, 600.0)
+    assert gate.failing(600.0) is None
+    gate.told(later, 700.0)
+    assert gate.failing(700.0) == Failing("HTTP 503", 700.0, 1_000.0)
+
+
+def test_while_the_circuit_is_open_the_next_try_is_the_next_probe() -> None:
+    gate = Gate(50)
+    for _ in range(FAILURES):
+        gate.told(Outcome(Kind.RETRY, delay_ms=300_000, error="HTTP 503"), 10.0)
+    assert gate.failing(11.0) == Failing("HTTP 503", 10.0, 10.0 + FIRST_STEP_S)
+    gate.told(busy(60_000), 20.0)
+    assert gate.failing(21.0) == Failing("", 10.0, 80.0), "as the endpoint asked"

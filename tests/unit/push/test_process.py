@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -15,11 +15,13 @@ from trio.testing import MockClock
 from tests.unit.push.fakes import Group, Servers, always, endpoint
 from tickwheel import Client, Endpoint
 from tickwheel.client.admin.endpoints import EndpointList
-from tickwheel.errors import EndpointChanged, Forbidden, NotConnected, TickwheelError
+from tickwheel.errors import EndpointChanged, Forbidden, NotConnected, TickwheelError, UnknownFrame
+from tickwheel.protocol.endpoint_states import ToldState
 from tickwheel_push import process
 from tickwheel_push.http.answer import Answer, NoAnswer
 from tickwheel_push.process import REFRESH_S, Push, Settings
 from tickwheel_push.tally import Tally
+from tickwheel_push.telling import AGAIN_S
 
 
 class Broker:
@@ -36,6 +38,8 @@ class Broker:
         self.error: TickwheelError | None = None
         self.refuses: TickwheelError | None = None
         self.disabled: list[tuple[str, str, int | None]] = []
+        self.told: dict[str, tuple[str, str]] = {}
+        self.tells = 0
 
     def set(self, **fields: Any) -> None:
         one = endpoint(**fields)
@@ -57,6 +61,12 @@ class Broker:
         return (
             None if revision == self.revision else EndpointList(list(self.endpoints.values()), self.revision)
         )
+
+    async def _tell_endpoints(self, states: Sequence[ToldState]) -> None:
+        if self.error is not None:
+            raise self.error.copy()
+        self.told = {one.endpoint: (one.name, one.reason) for one in states}
+        self.tells += 1
 
     async def disable_endpoint(self, name: str, reason: str, *, expected_version: int | None = None) -> None:
         self.disabled.append((name, reason, expected_version))
@@ -160,6 +170,62 @@ async def test_one_that_cannot_be_served_waits_and_harms_no_other(
         await trio.sleep(10)
         assert hosts(servers) == ["fine.example.com"]
         assert [name for name, group in broker.groups.items() if not group.ready] == ["fine"]
+        assert {
+            name: (state, reason.partition(" (")[0]) for name, (state, reason) in broker.told.items()
+        } == {
+            "fine": ("delivering", ""),
+            "hidden": ("not_served", "its secrets are not shown: the token needs push for its topic"),
+            "plain": ("not_served", "only https is allowed"),
+            "port": ("not_served", "port 22 is not allowed"),
+        }
+
+
+async def test_the_broker_is_told_what_becomes_of_messages(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """Also in the figures; a test that fails is no failure of the endpoint."""
+    servers = Exchanging(always(Answer(500)))
+    broker.set(name="a", has_tests=True)
+    async with running(broker, servers, monkeypatch) as push:
+
+        def figure(state: str) -> float | None:
+            labels = {"endpoint": "a", "state": state}
+            return push._tally._registry.get_sample_value("tickwheel_push_endpoint_state", labels)
+
+        broker.put_test()
+        await trio.sleep(2 * REFRESH_S)
+        assert len(servers.seen) == 1, "the test"
+        assert broker.told == {"a": ("delivering", "")}
+        servers.answer = always(Answer(503, excerpt=b"come back later"))
+        broker.groups["a"].put()
+        await trio.sleep(2 * REFRESH_S)
+        assert broker.told == {"a": ("failing", "HTTP 503")}
+        await push.look()
+        assert [figure(state) for state in ("delivering", "failing", "not_served")] == [0, 1, 0]
+        servers.answer = None
+        broker.groups["a"].put()
+        await trio.sleep(100)
+        assert broker.told == {"a": ("delivering", "")}
+
+
+async def test_it_is_told_again_now_and_then(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """A broker that was started anew knows nothing; one that does not understand it is not asked again."""
+    broker.set(name="a")
+    async with running(broker, Exchanging(), monkeypatch):
+        told = broker.tells
+        broker.told = {}
+        await trio.sleep(2 * AGAIN_S)
+        assert broker.told == {"a": ("delivering", "")}
+        assert broker.tells - told <= 2
+        broker.error = UnknownFrame()
+        await trio.sleep(2 * AGAIN_S)
+        broker.error, told = None, broker.tells
+        broker.groups["a"].put()
+        await trio.sleep(2 * AGAIN_S)
+        assert broker.groups["a"].acked() == [1], "it goes on"
+        assert broker.tells == told
 
 
 async def test_one_that_is_gone_is_disabled_and_begun_anew_when_it_is_enabled(

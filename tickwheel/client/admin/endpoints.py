@@ -24,19 +24,22 @@ from tickwheel.protocol.bodies.endpoints import (
     DEFAULT_RETRY_DELAYS_MS,
     GROUP_PREFIX,
     MAX_RATE_PER_S,
-    MAX_REASON_CHARS,
+    MAX_STATES,
     DeleteEndpoint,
     DeleteEndpointOk,
     EnableEndpoint,
     GetAttempts,
     GetEndpoints,
     SetEndpoint,
+    TellEndpoints,
+    TellEndpointsOk,
     TestEndpoint,
     TestEndpointOk,
 )
+from tickwheel.protocol.endpoint_states import MAX_REASON_CHARS, ToldState
 from tickwheel.protocol.errors import BadArgument, BadEndpoint, UrlNotAllowed
 from tickwheel.protocol.limits import MAX_ATTEMPTS, MAX_ID
-from tickwheel.stats import datetime_of
+from tickwheel.stats import EndpointState, datetime_of
 
 _STATUS: Final = re.compile(r"HTTP (\d{3})\b")
 
@@ -44,8 +47,11 @@ TASKS_TOPIC: Final = "http-tasks"
 """The topic of HTTP tasks for which no other one is named."""
 
 
-class Endpoint(bodies.Endpoint, frozen=True, kw_only=True):
+class Endpoint(bodies.SeenEndpoint, frozen=True, kw_only=True):
     """An endpoint. Moments are epoch ms, durations ms."""
+
+    state: EndpointState = EndpointState(name="delivering")
+    """What becomes of its messages now."""
 
     @property
     def group(self) -> str:
@@ -144,6 +150,8 @@ class EndpointAttempt(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int | None = None
     error: str = ""
     """What was answered, or why nothing was."""
+    is_test: bool = False
+    """It was a test: it is not tried again, whatever came of it."""
 
     @property
     def status(self) -> int | None:
@@ -339,6 +347,12 @@ class EndpointRequests(Requests):
         became of it. Raises UnknownEndpoint, and BadEndpoint for one without a URL."""
         check_name(name, "endpoint")
         return (await self._answer(TestEndpoint(name=name), TestEndpointOk)).id
+
+    async def _tell_endpoints(self, states: Sequence[ToldState]) -> None:
+        """Tells the broker what becomes of endpoints' messages; it knows that until this connection ends. Only
+        ``tickwheel push`` can say it."""
+        for start in range(0, len(states), MAX_STATES):
+            await self._answer(TellEndpoints(states=[*states[start : start + MAX_STATES]]), TellEndpointsOk)
 
     async def endpoint_attempts(  # `timeout` goes to the broker: cancelling the wait alone would let the work go on
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, overload
 
@@ -58,6 +58,20 @@ class GroupState(msgspec.Struct, frozen=True):
         return datetime_of(self.done_ms) if self.done_ms else None
 
 
+def standing(state: str, in_groups: Iterable[str]) -> str:
+    """How a message stands, of its own state and those that it has in groups: once it is in its topic, that is how far
+    the groups are that it is for.
+
+    >>> standing("scheduled", []), standing("ready", []), standing("ready", ["dead"])
+    ('scheduled', 'ready', 'dead')
+    >>> standing("ready", ["acked", "not_its_own", "ready", "acked"]), standing("cancelled", ["acked"])
+    ('acked, ready', 'cancelled')
+    """
+    if state != "ready":
+        return state
+    return ", ".join(dict.fromkeys(one for one in in_groups if one != "not_its_own")) or state
+
+
 class MessageInfo(msgspec.Struct, frozen=True):
     """A message as the broker has it."""
 
@@ -85,6 +99,12 @@ class MessageInfo(msgspec.Struct, frozen=True):
     def created(self) -> datetime:
         """When the broker stored it."""
         return datetime_of(self.created_ms)
+
+    @property
+    def standing(self) -> str:
+        """How it stands in a word, or one for each of several: ``state`` until it is in its topic, and then what its
+        ``groups`` say: ``acked``, ``dead``, ``leased, waiting``."""
+        return standing(self.state, [one.state for one in self.groups])
 
     @property
     def headers(self) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from tickwheel.client.admin.changes import Where, filter_fields
+from tickwheel.client.admin.groups import standing
 from tickwheel.client.admin.vitess import parse_vitess
-from tickwheel.client.checks import flag, listed, many_ids, shown, text, whole_or_none
+from tickwheel.client.checks import flag, listed, many_ids, shown, text, whole, whole_or_none
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.headers import headers_of
 from tickwheel.client.options import TopicSettings
@@ -29,7 +30,7 @@ from tickwheel.protocol.bodies.admin import (
 )
 from tickwheel.protocol.bodies.requests import GetStats, GetTopics, GetWheel
 from tickwheel.protocol.errors import BadArgument, BadTopicSettings
-from tickwheel.protocol.limits import MAX_HORIZONS, MAX_ID
+from tickwheel.protocol.limits import MAX_HORIZONS, MAX_ID, MAX_TIME_MS
 from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel, datetime_of
 
 DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
@@ -62,6 +63,11 @@ class BrowsedMessage(msgspec.Struct, frozen=True):
     def created(self) -> datetime:
         """When the broker stored it."""
         return datetime_of(self.created_ms)
+
+    @property
+    def standing(self) -> str:
+        """As ``MessageInfo.standing``."""
+        return standing(self.state, [one["state"] for one in self.groups])
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -168,17 +174,23 @@ class TopicRequests(Requests):
         after_id: int = 0,
         limit: int = 100,
         max_body_bytes: int = 65_536,
+        soonest: bool = False,
+        after_ms: int = 0,
         **where: Unpack[Where],
     ) -> list[BrowsedMessage]:
         """Messages of a topic in order of their ids, without taking them: at most ``limit``, and as many as fit into
         one answer. Those behind the last one come with its id as ``after_id``, until there are none.
 
+        ``soonest``: in order of their times, for which the broker looks at the whole topic; those behind the last one
+        come with its ``deliver_at_ms`` as ``after_ms`` and its id as ``after_id``. A broker from before refuses it.
+
         The filter is that of ``cancel_where``. Bodies are cut to ``max_body_bytes``.
         """
         check_name(topic)
+        after_ms = whole(after_ms, "after_ms", 0, MAX_TIME_MS)
         request = Browse(
             topic=topic,
-            after_id=after_id,
+            after_id=[after_ms, after_id] if flag(soonest, "soonest") else after_id,
             limit=limit,
             max_body_bytes=max_body_bytes,
             **filter_fields(where),

@@ -92,13 +92,19 @@ class ReplayDeadOk(Answer, frozen=True):
 
 
 class Browse(MessageFilter, Request, frozen=True):
-    """BROWSE: messages of a topic that the filter means, in order of their ids, from ``after_id`` on, without taking
-    them."""
+    """BROWSE: messages of a topic that the filter means, without taking them: in order of their ids, from behind
+    ``after_id`` on, or in order of their times and ids, from behind a time and an id on."""
 
     topic: Name
-    after_id: Id = 0
+    after_id: Id | list[Id] = 0
+    """A list has a time and an id. It is no tuple, which msgspec misreads beside a number with bounds, and no field of
+    its own, because a map of more than 15 fields begins with other bytes."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
     max_body_bytes: U32 = 65_536
+
+    def __post_init__(self) -> None:
+        if isinstance(self.after_id, list) and len(self.after_id) != 2:
+            raise ValueError("Expected a time and an id in `after_id`")
 
 
 class Purge(Request, frozen=True):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from tickwheel.protocol.bodies.base import Answer, Id, Name, QueryTimeoutMs, Request, TimeMs
+from tickwheel.protocol.endpoint_states import MAX_REASON_CHARS, EndpointState, ToldState
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import MAX_ATTEMPTS
 
@@ -15,7 +16,8 @@ MAX_ENDPOINT_NAME_CHARS: Final = 128 - len(GROUP_PREFIX)
 MAX_ENDPOINTS: Final = 1_000
 MAX_ENDPOINT_BYTES: Final = 16_384
 """A whole endpoint as the broker keeps it."""
-MAX_REASON_CHARS: Final = 500
+MAX_STATES: Final = 100
+"""Of endpoints, in one request."""
 MAX_RATE_PER_S: Final = 1_000_000
 
 DEFAULT_RETRY_DELAYS_MS: Final = tuple(
@@ -64,6 +66,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """It was tested: `tickwheel push` is to look for tests."""
     is_shortened: bool = False
     """Secrets, values of headers and the path of ``url`` are left out: the token may not see them."""
+
+
+class SeenEndpoint(Endpoint, frozen=True, kw_only=True):
+    """As it is told, with what becomes of its messages now."""
+
+    state: EndpointState = EndpointState(name="delivering")
 
 
 class GetEndpoints(Request, frozen=True):
@@ -119,6 +127,16 @@ class TestEndpointOk(Answer, frozen=True):
     id: int
 
 
+class TellEndpoints(Request, frozen=True):
+    """TELL_ENDPOINTS: what `tickwheel push` makes of endpoints; the broker knows it until the connection ends."""
+
+    states: Annotated[list[ToldState], msgspec.Meta(max_length=MAX_STATES)]
+
+
+class TellEndpointsOk(Answer, frozen=True):
+    """TELL_ENDPOINTS_OK."""
+
+
 class GetAttempts(Request, frozen=True):
     """ATTEMPTS: the last deliveries to an endpoint, newest first; ``before``: only what lies before a place in the log,
     as an answer has named it."""
@@ -142,8 +160,10 @@ REQUESTS: Final[dict[FrameType, type[Request]]] = {
     FrameType.DELETE_ENDPOINT: DeleteEndpoint,
     FrameType.TEST_ENDPOINT: TestEndpoint,
     FrameType.ATTEMPTS: GetAttempts,
+    FrameType.TELL_ENDPOINTS: TellEndpoints,
 }
 ANSWERS: Final[dict[FrameType, type[Answer]]] = {
     FrameType.DELETE_ENDPOINT_OK: DeleteEndpointOk,
     FrameType.TEST_ENDPOINT_OK: TestEndpointOk,
+    FrameType.TELL_ENDPOINTS_OK: TellEndpointsOk,
 }

@@ -32,6 +32,7 @@ COLOURS: Final = {
     "strong-line": "#010116",
 }  # fmt: skip
 SERIES: Final = ("line-1", "line-2", "line-3", "line-4", "line-5", "strong-line")
+DELIVERIES: Final = "deliveries"
 _WIDTH_IN: Final = 10.0
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none", "font.size": 10.5, "text.parse_math": False, "axes.unicode_minus": False,
@@ -67,10 +68,18 @@ class _Line(NamedTuple):
 
 #: p99 is on top: often it lies on the slowest.
 _LINES: Final = (
-    _Line("p50_ms", "half are faster (p50)", "line-1", 1.4, "-", "o", 3.1),
-    _Line("p99_ms", "99 % are faster (p99)", "line-3", 2.2, "-", "D", 3.2),
-    _Line("max_ms", "slowest", "line-5", 1.2, ":", "|", 3.0),
+    _Line("p50_ms", "half are no {worse} (p50)", "line-1", 1.4, "-", "o", 3.1),
+    _Line("p99_ms", "99 % are no {worse} (p99)", "line-3", 2.2, "-", "D", 3.2),
+    _Line("max_ms", "{worst}", "line-5", 1.2, ":", "|", 3.0),
 )
+
+
+def _lines(counted: str) -> list[_Line]:
+    """With their words: deliveries are late, acks are slow."""
+    words = {"worse": "later", "worst": "latest"}
+    if counted != DELIVERIES:
+        words = {"worse": "slower", "worst": "slowest"}
+    return [one._replace(label=one.label.format_map(words)) for one in _LINES]
 
 
 def latency_over_time(
@@ -83,7 +92,7 @@ def latency_over_time(
         # Numbers, and not dates: then the labels say as much as each step of time needs.
         times = [row["time_ms"] / step_ms + 0.5 for row in rows]
         found = gaps([row["time_ms"] for row in rows], step_ms)
-        for line in _LINES:
+        for line in _lines(counted):
             _broken_line(above, line, times, [row[line.name] for row in rows])
         if found:
             spans = [(since_ms / step_ms, (until_ms - since_ms) / step_ms) for since_ms, until_ms in found]
@@ -181,7 +190,7 @@ def edge(edge_ms: int) -> str:
 def spread_by_name(
     rows: Sequence[Mapping[str, Any]], labels: Sequence[str], salt: str, target_ms: int | None = None
 ) -> str:
-    """Median, p99 and slowest of each name, one line each, the first at the top."""
+    """Median, p99 and greatest lateness of each name, one line each, the first at the top."""
     with _drawn(f"spread-{salt}", 0.85 + 0.34 * len(rows)) as (figure, out):
         axis = figure.subplots()
         places = range(len(rows))
@@ -189,7 +198,7 @@ def spread_by_name(
             places, [row["p50_ms"] for row in rows], [row["max_ms"] for row in rows],
             color=COLOURS["line"], linewidth=3,
         )  # fmt: skip
-        for line in _LINES:
+        for line in _lines(DELIVERIES):
             axis.scatter(
                 [row[line.name] for row in rows], places, color=COLOURS[line.colour], label=line.label, s=42,
                 marker=line.marker, zorder=line.layer,

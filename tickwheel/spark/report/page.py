@@ -21,7 +21,7 @@ from tickwheel.spark.report.verdict import judge
 
 _MEASURES: Final = {"lateness": "Lateness of first deliveries", "ack_latency": "From delivery to ack"}
 #: What their charts count.
-_COUNTED: Final = {"lateness": "deliveries", "ack_latency": "acks"}
+_COUNTED: Final = {"lateness": charts.DELIVERIES, "ack_latency": "acks"}
 #: So many names a chart has room for.
 _NAMES: Final = 12
 _PARTS: Final = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from tickwheel_web.dashboard.guard import HEADERS
 FOLDER: Final = Path(__file__).parent / "templates"
 _FILTERS: Final = (
     words.count,
+    words.cut,
     words.rate,
     words.size,
     words.duration,
@@ -47,6 +49,7 @@ class Templates:
             "level": drawing.level,
             "line": drawing.line,
             "noun": noun,
+            "time_now": lambda: datetime.now(UTC),
         }
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:

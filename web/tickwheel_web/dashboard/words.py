@@ -90,6 +90,15 @@ def utc(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def cut(text: str, longest: int) -> str:
+    """What is cut says so.
+
+    >>> cut("timeout", 7), cut("timeouts", 7)
+    ('timeout', 'timeou…')
+    """
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def prose(text: str) -> Markup:
     """A sentence, with what stands in `backticks` as code, and everything escaped.
 

@@ -128,11 +128,14 @@ class GroupOfMessage(msgspec.Struct, frozen=True):
 
 class Message(msgspec.Struct, frozen=True):
     """A message: its body as `body` (where its content type is JSON), `text` (text) or `base64`; `headers` are null
-    where another client wrote what cannot be read."""
+    where another client wrote what cannot be read. `state`: `scheduled`, `ready` (in its topic), `cancelled`,
+    `expired`, `damaged`; `standing`: that, or once it is in its topic how far its groups are: `acked`, `dead`,
+    `leased, ready`."""
 
     id: Id
     topic: str
     state: str
+    standing: str
     key: str | None
     order_key: str | None
     priority: int
@@ -159,6 +162,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
     id: Id
     state: str
+    standing: str
     key: str | None
     order_key: str | None
     priority: int
@@ -224,6 +228,7 @@ def message_of(found: MessageInfo) -> Message:
         id=str(found.id),
         topic=found.topic,
         state=found.state,
+        standing=found.standing,
         key=found.key or None,
         order_key=found.order_key or None,
         priority=found.priority,
@@ -251,6 +256,7 @@ def listed_of(found: MessageInfo | BrowsedMessage, *, has_body: bool) -> Message
     return MessageRow(
         id=str(found.id),
         state=found.state,
+        standing=found.standing,
         key=found.key or None,
         order_key=found.order_key or None,
         priority=found.priority,

@@ -11,7 +11,16 @@ from tickwheel import Endpoint as Found
 from tickwheel import EndpointAttempt
 from tickwheel.protocol.units import format_duration
 from tickwheel_web.bodies import TWO_FORMS, Body
-from tickwheel_web.shapes import ONE_TIME, Duration, Id, Moment, Priority, Time
+from tickwheel_web.shapes import (
+    ONE_TIME,
+    Duration,
+    EndpointState,
+    Id,
+    Moment,
+    Priority,
+    Time,
+    endpoint_state,
+)
 
 Format = Literal["binary", "structured", "plain"]
 Url = Annotated[str, Meta(max_length=2_048, pattern="^https?://", examples=["https://shop.example/hooks"])]
@@ -112,6 +121,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     retry_delays: list[str]
     give_up_on: list[int]
     may_hold: bool
+    state: EndpointState
     enabled: bool
     disabled_reason: str | None
     disabled_at: Moment | None
@@ -148,7 +158,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     from 1; null: none, or it is not known. `outcome`: leased (it is under way, or held), acked, nacked (it was not
     taken, and goes on at `next`), dead (not taken, and given up), returned (it was no attempt), lease_ended (nothing
     was heard of it). `status`, `error`: what was answered, or why nothing was; of acked ones it is not kept. `due_at`:
-    when it should have been, null where that is not known; `lateness_ms`: from then to `at`."""
+    when it should have been, null where that is not known; `lateness_ms`: from then to `at`. `is_test`: it is not tried
+    again, whatever came of it."""
 
     id: Id | None
     attempt: int | None
@@ -160,6 +171,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None
     error: str | None
     next: Moment | None
+    is_test: bool
 
 
 class Attempts(msgspec.Struct, frozen=True):
@@ -209,6 +221,7 @@ def attempt_of(found: EndpointAttempt) -> Attempt:
         status=found.status,
         error=found.error or None,
         next=found.next,
+        is_test=found.is_test,
     )
 
 
@@ -229,6 +242,7 @@ def endpoint_of(found: Found) -> Endpoint:
         retry_delays=[format_duration(delay_ms) for delay_ms in found.retry_delays_ms],
         give_up_on=found.give_up_on,
         may_hold=found.may_hold,
+        state=endpoint_state(found.state),
         enabled=found.enabled,
         disabled_reason=found.disabled_reason or None,
         disabled_at=found.disabled,

@@ -10,7 +10,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel.protocol.units import format_duration
 from tickwheel.stats import GroupStats, TopicInfo, TopicStats
-from tickwheel_web.shapes import Duration, Moment, Priority, Time, duration_of
+from tickwheel_web.shapes import (
+    Duration,
+    EndpointState,
+    Moment,
+    Priority,
+    Time,
+    duration_of,
+    endpoint_state,
+)
 
 _Duration = Duration | None | UnsetType
 _Count = Annotated[int, Meta(ge=0)] | None | UnsetType
@@ -89,6 +97,8 @@ class Group(msgspec.Struct, frozen=True):
     last_read_at: Moment | None
     ephemeral: str | None
     ignores_ordering_keys: bool
+    endpoint_state: EndpointState | None
+    """Of the push endpoint that it belongs to."""
 
 
 class TopicRow(msgspec.Struct, frozen=True):
@@ -204,6 +214,7 @@ def group_of(found: GroupStats) -> Group:
         found.last_read,
         format_duration(found.ephemeral_ms) if found.ephemeral_ms else None,
         found.ignores_ordering_keys,
+        None if found.endpoint_state is None else endpoint_state(found.endpoint_state),
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests about endpoints: list, set, switch on and off, delete, test, and what became of deliveries."""
+"""Requests about endpoints: list, set, switch on and off, delete, test, and what becomes of deliveries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import trio
 
 from tickwheel.protocol import endpoint_tests
 from tickwheel.protocol.bodies.endpoints import (
@@ -16,7 +17,10 @@ from tickwheel.protocol.bodies.endpoints import (
     Endpoint,
     GetAttempts,
     GetEndpoints,
+    SeenEndpoint,
     SetEndpoint,
+    TellEndpoints,
+    TellEndpointsOk,
     TestEndpoint,
     TestEndpointOk,
 )
@@ -27,6 +31,7 @@ from tickwheel_broker.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.documents import endpoint_fields
 from tickwheel_broker.documents.endpoints import Endpoints, group_of
+from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.topics import open_topic
 from tickwheel_broker.security.grants import Identity
@@ -64,9 +69,8 @@ class EndpointRequests:
         identity = asked.caller.identity
         revision = self._endpoints.revision_for(identity)
         if request.name is not None:
-            return _page(
-                [_as_seen(self._endpoints.get(request.name), identity)], more=False, revision=revision
-            )
+            seen = self._as_seen(self._endpoints.get(request.name), identity)
+            return _page([seen], more=False, revision=revision)
         if request.revision == revision:
             return _page([], more=False, revision=revision)
         found = [
@@ -76,10 +80,10 @@ class EndpointRequests:
             and request.topic in (None, endpoint.topic)
             and identity.sees(endpoint.topic)
         ]
-        page: list[Endpoint] = []
+        page: list[SeenEndpoint] = []
         room_bytes = self._settings.max_frame_bytes - _MARGIN_BYTES
         for endpoint in found[:_PAGE]:
-            seen = _as_seen(endpoint, identity)
+            seen = self._as_seen(endpoint, identity)
             room_bytes -= len(_one(seen))
             if page and room_bytes < 0:
                 break
@@ -99,26 +103,26 @@ class EndpointRequests:
         known = endpoints.find(request.name)
         endpoint = endpoint_fields.merged(known, request.name, request.fields, now_ms)
         if known is not None and endpoint_fields.says_the_same(known, endpoint):
-            return _one(known)
+            return _one(self._told(known))
         endpoints.check_tasks(endpoint)
-        asked.expect(_one)
+        asked.expect(lambda endpoint: _one(self._told(endpoint)))
         if known is None:
             open_topic(self._topics, self._settings, asked.caller.identity, endpoint.topic, now_ms)
         endpoints.put(endpoint, request.start)
-        return _one(endpoint)
+        return _one(self._told(endpoint))
 
     def enable(self, request: EnableEndpoint, asked: Asked) -> bytes:
         """ENABLE_ENDPOINT: on or off."""
         identity, known = asked.caller.identity, self._endpoints.get(request.name)
         self._endpoints.check_version(request.name, request.expected_version)
         if known.enabled == request.enabled:
-            return _one(_as_seen(known, identity))
-        asked.expect(lambda endpoint: _one(_as_seen(endpoint, identity)))
+            return _one(self._as_seen(known, identity))
+        asked.expect(lambda endpoint: _one(self._as_seen(endpoint, identity)))
         switched = endpoint_fields.switched(
             known, enabled=request.enabled, reason=request.reason, now_ms=self._clock.now_ms()
         )
         self._endpoints.put(switched, "latest")
-        return _one(_as_seen(switched, identity))
+        return _one(self._as_seen(switched, identity))
 
     def delete(self, request: DeleteEndpoint, asked: Asked) -> DeleteEndpointOk:
         """DELETE_ENDPOINT."""
@@ -146,6 +150,28 @@ class EndpointRequests:
         asked.expect(TestEndpointOk)
         return TestEndpointOk(self._endpoints.test(endpoint.name, self._produce.judge(payload, now_ms)))
 
+    def tell(self, request: TellEndpoints, asked: Asked) -> TellEndpointsOk:
+        """TELL_ENDPOINTS: it holds until the connection ends."""
+        states, teller = self._endpoints.states, asked.caller.outgoing
+        if not states.knows(teller):
+            asked.caller.start_soon(self._forget_at_end, teller)
+        states.tell(teller, [one for one in request.states if self._endpoints.find(one.endpoint)])
+        return TellEndpointsOk()
+
+    async def _forget_at_end(self, teller: Outgoing) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._endpoints.states.forget(teller)
+
+    def _as_seen(self, endpoint: Endpoint, identity: Identity) -> SeenEndpoint:
+        may_see = may_see_secrets(identity, endpoint)
+        return self._told(endpoint if may_see else endpoint_fields.shortened(endpoint))
+
+    def _told(self, endpoint: Endpoint) -> SeenEndpoint:
+        fields = {name: getattr(endpoint, name) for name in Endpoint.__struct_fields__}
+        return SeenEndpoint(**fields, state=self._endpoints.state_of(endpoint))
+
     def attempts(self, request: GetAttempts, asked: Asked) -> None:
         """ATTEMPTS: in a process of its own."""
         endpoint = self._endpoints.get(request.name)
@@ -167,14 +193,10 @@ class EndpointRequests:
         caller.start_soon(self._queries.answer, caller.outgoing, asked.correlation, request, tried)
 
 
-def _as_seen(endpoint: Endpoint, identity: Identity) -> Endpoint:
-    return endpoint if may_see_secrets(identity, endpoint) else endpoint_fields.shortened(endpoint)
-
-
-def _one(endpoint: Endpoint) -> bytes:
+def _one(endpoint: SeenEndpoint) -> bytes:
     return encode_map({"endpoint": endpoint})
 
 
-def _page(endpoints: list[Endpoint], *, more: bool, revision: int) -> bytes:
+def _page(endpoints: list[SeenEndpoint], *, more: bool, revision: int) -> bytes:
     fields: dict[str, Any] = {"endpoints": endpoints, "more": more, "revision": revision}
     return encode_map(fields)

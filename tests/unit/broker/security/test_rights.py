@@ -31,6 +31,7 @@ from tickwheel.protocol.bodies.endpoints import (
     GetAttempts,
     GetEndpoints,
     SetEndpoint,
+    TellEndpoints,
     TestEndpoint,
 )
 from tickwheel.protocol.bodies.fetching import EndFetch, Fetch
@@ -70,6 +71,7 @@ from tickwheel.protocol.bodies.settling import (
     TransactionAck,
     TransactionChange,
 )
+from tickwheel.protocol.endpoint_states import ToldState
 from tickwheel.protocol.errors import Forbidden, UnknownEndpoint, UnknownSchedule
 from tickwheel.protocol.grants import PERMISSIONS, parse_grants
 from tickwheel.protocol.messages import SendColumns, encode_send
@@ -193,7 +195,7 @@ FREE: list[Request] = [
     GetEndpoints(),
 ]
 BY_SCHEDULE = {DeleteSchedule, TriggerSchedule}
-BY_ENDPOINT = {EnableEndpoint, DeleteEndpoint, TestEndpoint, GetAttempts}
+BY_ENDPOINT = {EnableEndpoint, DeleteEndpoint, TestEndpoint, GetAttempts, TellEndpoints}
 
 
 async def test_no_request_is_forgotten(world: World) -> None:
@@ -319,6 +321,23 @@ async def test_each_part_of_a_transaction_is_judged(world: World, changed: dict[
     rights = world.rights("all:mine")
     assert world.is_admitted(rights, transaction({}))
     assert not world.is_admitted(rights, transaction(changed))
+
+
+async def test_who_may_not_carry_messages_to_an_endpoint_cannot_say_how_it_goes(world: World) -> None:
+    for topic in ("mine", "theirs"):
+        url = f"https://{topic}.example/"
+        world.broker.endpoints.put(Endpoint(name=f"of-{topic}", topic=topic, url=url), "latest")
+    names = ["of-mine", "of-theirs", "of-nobody"]
+    request = TellEndpoints([ToldState(endpoint=name, name="failing") for name in names])
+    for grant, told in (
+        ("push:mine", ["of-mine"]),
+        ("admin:theirs", ["of-theirs"]),
+        ("push:*", names[:2]),
+        ("query:*", []),
+        ("consume:*", []),
+    ):
+        admitted = world.requests.admit(world.rights(grant), request)
+        assert [one.endpoint for one in admitted.states] == told, grant
 
 
 async def test_groups_and_topics_that_are_not_there_look_like_those_of_others(world: World) -> None:

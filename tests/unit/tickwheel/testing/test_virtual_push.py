@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import email.utils
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,9 +17,11 @@ from standardwebhooks import Webhook
 import tickwheel
 from tests.unit.tickwheel.both import on_both
 from tickwheel.errors import BadArgument, BadTime, NotConnected, PushMissing
+from tickwheel.protocol.breaker import FAILURES
 from tickwheel.testing import ManualClock, TestBroker, broker, http
 from tickwheel.testing.applications import Applications, Posted
 from tickwheel.testing.asgi import Application, Receive, Scope, Send
+from tickwheel.watching.attention import remarks
 from tickwheel_push.http.addresses import location_of
 
 pytest_plugins = ["tickwheel.testing.fixtures"]
@@ -87,6 +90,65 @@ async def test_retries_come_at_the_scheduled_times_and_then_a_dead_letter() -> N
         assert [request.attempt for request in push.requests] == list(range(1, 11))
         (letter,) = await client.browse("orders.dead", max_body_bytes=10)
         assert (letter.body, letter.deliver_at) == (b"17", START + at)
+
+
+async def test_the_state_of_an_endpoint_is_one_everywhere() -> None:
+    app = answers(503)
+    async with broker(start=START) as one, one.client() as client:
+        made = await endpoint(client)
+        assert made.state.text(START) == "not served: no `tickwheel push` sends to it"
+        async with http.push(one, app) as push:
+            await client.set_endpoint("odd", topic="orders", url="https://shop.example:9/", start="latest")
+            await push.settle()
+            states = {found.name: found.state.text(START) for found in await client.endpoints()}
+            assert states == {"odd": "not served: port 9 is not allowed (--port)", "shop": "delivering"}
+            await client.test_endpoint("shop")
+            await push.settle()
+            assert (await client.endpoint("shop")).state.name == "delivering", "a test does not count"
+            (attempt,) = (await client.endpoint_attempts("shop")).attempts
+            assert (attempt.is_test, attempt.outcome, attempt.error) == (True, "nacked", "HTTP 503")
+            assert attempt.next is None, "it is not tried again"
+
+            for _ in range(FAILURES):
+                await client.send("orders", b"17")
+            await push.advance(timedelta(minutes=10))
+            now = one.clock.now()
+            wanted = (await client.endpoint("shop")).state
+            assert (wanted.name, wanted.reason, wanted.since) == ("failing", "HTTP 503", START)
+            assert wanted.next is not None
+            assert now < wanted.next < now + timedelta(minutes=31)
+            text = wanted.text(now)
+            assert re.fullmatch(r"failing: HTTP 503 since 09:00, next try 09:[\d:]+ UTC", text)
+            assert (await client.group("orders", "push.shop")).endpoint_state == wanted
+            (topic,) = [found for found in await client.topics() if found.name == "orders"]
+            assert {group.name: group.endpoint_state for group in topic.groups}["push.shop"] == wanted
+            figures = await client.figures()
+            counts = figures.gauges["endpoints"]
+            assert counts == {"delivering": 0, "failing": 1, "not_served": 1, "paused": 0}
+            about = {found.group: found.text for found in remarks(figures, None)}
+            assert about == {
+                "push.odd": f"not served: port 9 is not allowed (--port); {FAILURES} messages wait.",
+                "push.shop": f"{text}; {FAILURES} messages wait.",
+            }
+            assert not [text for text in about.values() if "no consumer" in text]
+            await client.disable_endpoint("shop", "it moves")
+            await push.settle()
+            assert (await client.endpoint("shop")).state.text(now) == "paused: it moves since 09:10 UTC"
+        async with http.push(one, answers(200)) as push:
+            await client.enable_endpoint("shop")
+            await push.settle()
+            await push.advance(timedelta(hours=1))
+            assert (await client.endpoint("shop")).state.name == "delivering"
+    async with broker(start=START) as one, one.client() as client:
+        await endpoint(client)
+        async with http.push(one, app) as push:
+            await client.send("orders", b"17")
+            await push.settle()
+            assert (await client.endpoint("shop")).state.name == "failing"
+        with anyio.fail_after(30):
+            while (await client.endpoint("shop")).state.name == "failing":  # its connection ends
+                await anyio.sleep(0.01)
+        assert (await client.endpoint("shop")).state.name == "not_served"
 
 
 async def test_a_schedule_calls_the_url_for_a_month() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.run.totals import totals_of
-from tickwheel.stats import Figures, Forecast, GroupFigures, Histogram, TopicFigures, Wheel
+from tickwheel.stats import EndpointState, Figures, Forecast, GroupFigures, Histogram, TopicFigures, Wheel
 from tickwheel.watching.activity import Activities
 from tickwheel.watching.attention import remarks
 from tickwheel.watching.between import REACHED, Between, between, sample_of
@@ -19,7 +19,8 @@ BOUNDS = [0.001, 0.01]
 
 def group(delivered: int = 0, **more: Any) -> GroupFigures:
     given = {"name": "g", "group_id": 5, "topic_id": 1, "delivered": delivered, "subscribers": 1}
-    return GroupFigures(**(dict.fromkeys(GroupFigures.__struct_fields__, 0) | given | more))
+    nothing = dict.fromkeys(GroupFigures.__struct_fields__, 0) | {"endpoint_state": None}
+    return GroupFigures(**(nothing | given | more))
 
 
 def figures(now_ms: int = 1_000, sent: int = 0, late: list[int] | None = None, **more: Any) -> Figures:
@@ -42,7 +43,8 @@ def test_what_happened_between() -> None:
     found = compared(figures(1_000, 5, [1, 0, 0]), figures(3_000, 25, [1, 98, 2]))
     assert found is not None
     assert (found.seconds, found.per_s("sent"), found.last.sent) == (2.0, 10.0, 25.0)
-    assert [found.quantile(share) for share in (0.5, 0.98, 0.999)] == [0.01, 0.01, float("inf")]
+    assert [found.quantile(share, REACHED) for share in (0.5, 0.98, 0.999)] == [0.01, 0.01, float("inf")]
+    assert found.quantile(0.5) is None, "lateness ends with the first delivery to a consumer"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_what_cannot_be_compared(now: Figures) -> None:
 def test_lateness_in_other_buckets_is_not_known() -> None:
     found = compared(figures(1_000), figures(2_000, bounds=[0.5, 1.0]))
     assert found is not None
-    assert found.quantile(0.5) is None
+    assert found.quantile(0.5, REACHED) is None
 
 
 def test_a_topic_that_was_made_anew_has_no_rate() -> None:
@@ -67,6 +69,25 @@ def test_a_topic_that_was_made_anew_has_no_rate() -> None:
     topics = [TopicFigures("orders", 2, 3, 0, 3, 0, 0)]
     anew = Figures(2_000, 0, totals_of(topics), topics=topics)
     assert Activities(anew, before).of_topic("orders")[:] == (None, None, None)
+
+
+def test_an_endpoint_that_fails_lacks_no_consumer() -> None:
+    """While its circuit is open nobody takes its messages: more workers would not help."""
+
+    def of(state: EndpointState | None) -> list[str]:
+        waiting = group(name="push.shop", backlog=17, subscribers=0, endpoint_state=state)
+        return texts(figures(now_ms=1_935_000_060_000, groups=[waiting]))
+
+    at = {"since_ms": 1_935_000_000_000, "next_ms": 1_935_000_600_000}
+    assert of(None) == ["has no consumer; 17 messages wait."]
+    assert of(EndpointState(name="failing", reason="HTTP 503", **at)) == [
+        "failing: HTTP 503 since 20:00, next try 20:10 UTC; 17 messages wait."
+    ]
+    assert of(EndpointState(name="not_served", reason="port 9 is not allowed")) == [
+        "not served: port 9 is not allowed; 17 messages wait."
+    ]
+    assert of(EndpointState(name="paused")) == ["paused; 17 messages wait."]
+    assert of(EndpointState(name="delivering")) == [], "its room is used up for a moment"
 
 
 def test_a_disk_that_fills_needs_attention() -> None:

@@ -111,6 +111,26 @@ def test_what_was_given_back_is_no_extension(store: Store) -> None:
     assert told(life(store, first, NOW_MS + HOUR_MS)) == ["sent", "due", "delivered g", "released g"]
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_the_last_nack_names_no_next_try(store: Store, gives_up: bool) -> None:
+    """After the last attempt, and where the subscriber gives up."""
+    first = put(store, "orders", NOW_MS)
+    topic_id = store.topics.open("orders", NOW_MS)
+    store.topics.set("orders", {"max_attempts": 5 if gives_up else 2}, (), None, NOW_MS)
+    reader = Reader(store, topic_id, "g")
+    pump(store, NOW_MS)
+    (receipt,) = reader.fetch(now_ms=NOW_MS + 10)
+    assert reader.nack(receipt, delay_ms=500, error="no", now_ms=NOW_MS + 20) == ["nacked"]
+    pump(store, NOW_MS + 600)
+    (receipt,) = reader.fetch(now_ms=NOW_MS + 600)
+    done = reader.nack(receipt, delay_ms=500, error="again", now_ms=NOW_MS + 700, give_up=gives_up)
+    assert done == ["dead"]
+    found = life(store, first, NOW_MS + 800)
+    assert told(found)[-3:] == ["delivered g", "nacked g", "dead g"]
+    nacks = [(event.error, event.next_ms) for event in found.events if event.event == "nacked"]
+    assert nacks == [("no", NOW_MS + 520), ("again", None)]
+
+
 def test_new_times_dead_letters_and_cancels(store: Store) -> None:
     moved, cancelled, dead = (put(store, "orders", NOW_MS + HOUR_MS) for _ in range(3))
     store.change.reschedule([moved], NOW_MS + 10, NOW_MS)

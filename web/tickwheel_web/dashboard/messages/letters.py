@@ -74,7 +74,7 @@ async def dead(viewed: Viewed) -> Response:
     for name in found[:MAX_TOPICS]:
         letters = await part(viewed.client, name)
         kinds += kinds_of(name, letters)
-        cut += [name] if len(letters) == PART else []
+        cut += [name] if await _has_more(viewed.client, name, letters) else []
     kinds.sort(key=lambda one: one.last, reverse=True)
     return viewed.page(
         "messages/dead.html", kinds=kinds, cut=cut, part=PART, others=max(0, len(found) - MAX_TOPICS)
@@ -87,7 +87,7 @@ async def _of_topic(viewed: Viewed, topic: str) -> Response:
     kinds = kinds_of(topic, letters)
     shown = [one for one in letters if not number or number_of(one.error) == number]
     asked = {"topic": topic, **({"error": number} if number else {})}
-    is_full = len(letters) == PART
+    is_full = await _has_more(viewed.client, topic, letters)
     return viewed.page(
         "messages/letters.html",
         topic=topic,
@@ -101,6 +101,14 @@ async def _of_topic(viewed: Viewed, topic: str) -> Response:
         may_change=viewed.rights.may(f"consume:{topic}"),
         twin=f"/v1/topics/{quote(topic, safe='')}/dead",
     )
+
+
+async def _has_more(client: Client, topic: str, found: Sequence[DeadLetter]) -> bool:
+    """Whether there are more behind these: an answer has as many as have room in it."""
+    if not found:
+        return False
+    after_id = int(found[-1].id)
+    return bool(await client.browse(dead_topic(topic), after_id=after_id, limit=1, max_body_bytes=0))
 
 
 def kinds_of(topic: str, letters: Sequence[DeadLetter]) -> list[Kind]:

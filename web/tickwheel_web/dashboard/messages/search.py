@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlencode
 
 import msgspec
@@ -33,6 +33,9 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     due_from: str = ""
     due_until: str = ""
     after: str = ""
+    """An id, or a time and an id: behind it."""
+    order: Literal["", "id"] = ""
+    """Empty: the soonest first."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -109,7 +112,9 @@ def read(asked: Asked, now: datetime) -> Wanted:
     >>> read(Asked(q="1042"), now).id
     1042
     """
-    fields = {name: getattr(asked, name) for name in Asked.__struct_fields__ if name not in ("q", "after")}
+    fields = {
+        name: getattr(asked, name) for name in Asked.__struct_fields__ if name not in ("q", "after", "order")
+    }
     return _read({**fields, **_words(asked.q)}, now)
 
 

@@ -112,12 +112,14 @@ async def _page(
 ) -> Response:
     may = viewed.rights.may_somewhere("publish")
     filled = FORM.filled(given, error)
+    topics, more = await topics_of(viewed, "publish") if may else ([], 0)
     return viewed.page(
         "messages/send.html",
         status=filled.status,
         form=filled,
         calls=calls,
-        topics=[name for name, _ in await topics_of(viewed, "publish")] if may else [],
+        topics=sorted(name for name, _ in topics),
+        more_topics=more,
         may_send=may,
     )
 

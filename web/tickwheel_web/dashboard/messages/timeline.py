@@ -103,5 +103,5 @@ def ahead(found: MessageInfo) -> list[Step]:
         elif group.state == "leased":
             expected.append(Step("its lease ends", at=group.until, group=group.group, is_computed=True))
         elif group.state == "ready":
-            expected.append(Step("waits for a subscriber with room", group=group.group, is_computed=True))
+            expected.append(Step("waits for a consumer with room", group=group.group, is_computed=True))
     return expected

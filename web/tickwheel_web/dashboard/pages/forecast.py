@@ -96,22 +96,35 @@ async def forecast(viewed: Viewed) -> Response:
     scale = SCALES[viewed.query.horizon]
     now, found = await (_of_topic(viewed, scale) if viewed.query.topic else _of_all(viewed, scale))
     figures, _ = await viewed.site.recent.figures(viewed.client, viewed.token, viewed.max_age_s)
+    names = sorted(topic.name for topic in figures.topics if topic.scheduled and not topic.shard_of)
     peak = max(found, key=lambda one: one.messages)
     return viewed.page(
         "pages/forecast.html",
         now=now,
-        topics=sorted(topic.name for topic in figures.topics if topic.scheduled and not topic.shard_of)[
-            :MAX_NAMES
-        ],
+        topics=names[:MAX_NAMES],
+        more_topics=max(0, len(names) - MAX_NAMES),
         scale=scale,
         scales=SCALES,
         spans=found,
         rows=[(one.messages, _title(one), _href(viewed, one)) for one in found],
+        ticks=ticks_of(scale),
         total=sum(one.messages for one in found),
         peak=peak if peak.messages else None,
         peak_per_s=peak.messages / (peak.until - peak.since).total_seconds() if peak.until else None,
         fastest_per_s=_fastest(viewed),
     )
+
+
+def ticks_of(scale: Scale) -> list[str]:
+    """What stands below the bars: moments at equal distances, or the end of each span.
+
+    >>> ticks_of(SCALES["hour"]), ticks_of(SCALES["all"])[-2:]
+    (['now', 'in 15 min', 'in 30 min', 'in 45 min', 'in 1 h'], ['100 years', 'later'])
+    """
+    if not scale.is_even:
+        return [*map(words.duration, scale.steps), "later"]
+    whole = scale.steps[-1]
+    return ["now", *(f"in {words.duration(whole * part / 4)}" for part in range(1, 5))]
 
 
 def _title(span: Span) -> str:

@@ -1,4 +1,5 @@
-"""How late messages were: the time of delivery, less the time for which they were sent."""
+"""How late messages were: their first delivery to a consumer, less when they were due; and the part of it until they
+were in their topics."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from tickwheel.stats import Histogram, datetime_of
 from tickwheel.watching.between import DELIVERED, REACHED
+from tickwheel.watching.by_name import MAX_NAMES
 from tickwheel_web.dashboard.figures.history import Point
 from tickwheel_web.dashboard.page import Viewed
 
@@ -28,7 +30,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """How far to look back, and which of the two is meant."""
 
     window: Window = "hour"
-    until: Literal["topic", "consumer"] = "topic"
+    until: Literal["topic", "consumer"] = "consumer"
 
 
 class Row(NamedTuple):
@@ -73,6 +75,7 @@ async def lateness(viewed: Viewed) -> Response:
             (one.topic, one.group, one.histogram.count, quantiles_of(one.histogram))
             for one in named[:MAX_NAMED]
         ],
+        most_named=MAX_NAMES,
         more_named=max(0, len(named) - MAX_NAMED),
         threshold_s=viewed.site.threshold_s,
         is_known=bool(named) or any(point.between is not None for point in points),

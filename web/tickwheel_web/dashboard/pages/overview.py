@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from tickwheel.watching.attention import remarks
-from tickwheel.watching.between import SHARES, Between
+from tickwheel.watching.between import REACHED, SHARES, Between
 from tickwheel.watching.coming import HORIZONS, coming
 from tickwheel.watching.numbers import disk_share
 from tickwheel_web.dashboard.figures.live import texts
@@ -16,6 +16,8 @@ from tickwheel_web.dashboard.page import Viewed
 MINUTE_S, HOUR_S = 60.0, 3_600.0
 POINTS: Final = 60
 MAX_REMARKS: Final = 10
+MAX_FOLDED: Final = 200
+"""With those that are folded away."""
 
 
 async def overview(viewed: Viewed) -> Response:
@@ -36,6 +38,7 @@ async def overview(viewed: Viewed) -> Response:
         stats=stats,
         live=texts(figures, before),
         coming=coming(wheel, stats.scheduled),
+        to_topic=None if minute is None else minute.quantile(SHARES["p99"], REACHED),
         lateness={name: quantile(minute, share) for name, share in SHARES.items()},
         minute=minute,
         hour=hour,
@@ -43,8 +46,9 @@ async def overview(viewed: Viewed) -> Response:
         rate_points={
             name: [rate(point.between, name) for point in points] for name in ("sent", "delivered", "acked")
         },
-        remarks=found[:MAX_REMARKS],
-        more_remarks=max(0, len(found) - MAX_REMARKS),
+        remarks=found,
+        most_remarks=MAX_REMARKS,
+        most_folded=MAX_FOLDED,
     )
 
 

@@ -24,14 +24,14 @@ async def enable(viewed: Viewed) -> Response:
     """It goes on with what waits for it."""
     name = viewed.path("endpoint")
     await viewed.client.enable_endpoint(name)
-    return viewed.done(viewed.above, f"{name} is enabled.", ["endpoints", "enable", name])
+    return viewed.done(viewed.above, f"{name} goes on with what waits for it.", ["endpoints", "enable", name])
 
 
 async def disable(viewed: Viewed) -> Response:
     """With a reason, if one was given."""
     name, reason = viewed.path("endpoint"), viewed.field("reason")
     await viewed.client.disable_endpoint(name, reason)
-    text = f"{name} is disabled: nothing is sent to it, and its messages wait."
+    text = f"{name} is paused: nothing is sent to it, and its messages wait."
     options = ["--reason", reason] if reason else []
     return viewed.done(viewed.above, text, ["endpoints", "disable", name, *options])
 

@@ -1,4 +1,4 @@
-"""A month or a week with the times of all schedules, and what changes of clocks make of them.
+"""A month, a week or a day with the times of all schedules, and what changes of clocks make of them.
 
 The broker computes the times, with the rules by which it sends. What runs often is told in words instead.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
 from typing import Annotated, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -22,11 +23,17 @@ from tickwheel_web.dashboard.schedules import rhythm
 
 TIMES: Final = 200
 """Of one schedule: more than there can be in six weeks of what does not run often."""
-ENTRIES: Final = 12
-"""Of one day; of the others there is the number."""
+NAMES: Final = 3
+"""With one time, and in one day so many times, where there are other days beside it; the others are behind a link."""
+MOMENTS: Final = 8
 OFTEN: Final = timedelta(days=1)
 """What has five times within it is told in words."""
 _WEEK: Final = timedelta(days=7)
+_TITLES: Final = {
+    "month": "{chosen:%B %Y}",
+    "week": "Week of {first:%Y-%m-%d}",
+    "day": "{chosen:%A, %Y-%m-%d}",
+}
 _YEARS: Final = range(1971, 9000)
 _MS: Final = timedelta(milliseconds=1)
 _PLENTY: Final = 5
@@ -35,8 +42,8 @@ _PLENTY: Final = 5
 class Asked(listing.Asked, forbid_unknown_fields=True, frozen=True):
     """Which days, in which zone; schedules with a text in their name or topic: each costs the broker a computation."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 25
-    view: Literal["month", "week"] = "month"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 500
+    view: Literal["month", "week", "day"] = "month"
     day: Annotated[str, msgspec.Meta(max_length=10)] = ""
     zone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
 
@@ -49,11 +56,27 @@ class Computed(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One time of one schedule. ``note``: what a change of clocks makes of it."""
+    """One time of one schedule. ``note``: what a change of clocks makes of it. ``is_before``: it lies before the
+    schedule's start, so that it did not run then."""
 
     time: str
+    is_before: bool
+    note: str
     name: str
-    note: str = ""
+
+
+class Moment(NamedTuple):
+    """All schedules with one time."""
+
+    time: str
+    is_before: bool
+    note: str
+    names: list[str]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.names)
 
 
 @dataclass
@@ -65,13 +88,22 @@ class Day:
     change: str
     entries: list[Entry] = field(default_factory=list)
 
+    @property
+    def moments(self) -> list[Moment]:
+        """In order."""
+        groups = groupby(sorted(self.entries), key=lambda one: (one.time, one.is_before, one.note))
+        return [
+            Moment(time, is_before, note, [one.name for one in found])
+            for (time, is_before, note), found in groups
+        ]
+
 
 @dataclass(frozen=True)
 class Span:
-    """Whole weeks, from a Monday on."""
+    """Whole weeks, from a Monday on; or one day."""
 
     first: date
-    weeks: int
+    days: int
     zone: ZoneInfo
 
     @property
@@ -82,7 +114,7 @@ class Span:
     @property
     def end(self) -> datetime:
         """Its last one, to the millisecond."""
-        return midnight(self.first + self.weeks * _WEEK, self.zone) - _MS
+        return midnight(self.first + timedelta(days=self.days), self.zone) - _MS
 
 
 async def calendar(viewed: Viewed) -> Response:
@@ -96,12 +128,10 @@ async def calendar(viewed: Viewed) -> Response:
     part = listing.listed(viewed, running, lambda one: one.name, lambda one: f"{one.name}\n{one.topic}")
     days = {one.date: one for one in _days(span, chosen, asked.view)}
     often = [one async for one in _fill(days, viewed.client, part.rows, span)]
-    for day in days.values():
-        day.entries.sort()
     listed = list(days.values())
     return viewed.page(
         "schedules/calendar.html",
-        title=f"{chosen:%B %Y}" if asked.view == "month" else f"Week of {span.first:%Y-%m-%d}",
+        title=_TITLES[asked.view].format(chosen=chosen, first=span.first),
         weeks=[listed[start : start + 7] for start in range(0, len(listed), 7)],
         before=_moved(asked.view, chosen, -1),
         behind=_moved(asked.view, chosen, 1),
@@ -110,7 +140,9 @@ async def calendar(viewed: Viewed) -> Response:
         often=[(one, rhythm.in_words(one)) for one in often],
         paused=len(found) - len(running),
         part=part,
-        entries=ENTRIES,
+        names=NAMES,
+        moments=MOMENTS,
+        has_before=any(one.is_before for day in listed for one in day.entries),
     )
 
 
@@ -119,18 +151,14 @@ async def _fill(
 ) -> AsyncIterator[Schedule]:
     """Asks for each rhythm once; yields the schedules that run too often for a calendar."""
     known: dict[tuple[object, ...], Computed] = {}
+    now = datetime.now(UTC)
     for one in rows:
-        start = one.start if one.start_ms else None
         until = min(one.until, span.end)
-        if until < span.start or (start is not None and start > until):
+        if until < span.start or one.start > until:
             continue
-        key = (
-            one.cron,
-            one.tz,
-            one.every_ms,
-            one.start_ms if one.every_ms else max(span.start, one.start),
-            until,
-        )
+        # Days that have passed have its times, too, as far as these do not hang on its start.
+        start = None if one.cron and one.start <= now else one.start
+        key = one.cron, one.tz, one.every_ms, start, until
         if key not in known:
             found = await client.preview_schedule(
                 cron=one.cron or None,
@@ -156,17 +184,18 @@ def _entries(schedule: Schedule, found: Computed, zone: ZoneInfo) -> Iterator[tu
         note = ""
         if repeated:
             note = f"{repeated} of two, {rhythm.rule(schedule.cron, is_skipped=False)}"
-        yield local.date(), Entry(_clock(local), schedule.name, note)
+        yield local.date(), Entry(_clock(local), at < schedule.start, note, schedule.name)
     for text in found.skipped:
         local = datetime.fromisoformat(text)
+        is_before = local.replace(tzinfo=ZoneInfo(schedule.tz)) < schedule.start
         note = f"skipped at {_clock(local)} in {schedule.tz}, {rhythm.rule(schedule.cron, is_skipped=True)}"
-        yield local.date(), Entry(_clock(local), schedule.name, note)
+        yield local.date(), Entry(_clock(local), is_before, note, schedule.name)
 
 
 def _days(span: Span, chosen: date, view: str) -> Iterator[Day]:
-    for number in range(span.weeks * 7):
+    for number in range(span.days):
         day = span.first + timedelta(days=number)
-        yield Day(day, view == "week" or day.month == chosen.month, change_of_clocks(day, span.zone))
+        yield Day(day, view != "month" or day.month == chosen.month, change_of_clocks(day, span.zone))
 
 
 def change_of_clocks(day: date, zone: ZoneInfo) -> str:
@@ -190,16 +219,18 @@ def midnight(day: date, zone: ZoneInfo) -> datetime:
 
 
 def _span(view: str, chosen: date, zone: ZoneInfo) -> Span:
+    if view == "day":
+        return Span(chosen, 1, zone)
     first = chosen.replace(day=1) if view == "month" else chosen
     monday = first - timedelta(days=first.weekday())
     last = _moved("month", chosen, 1) if view == "month" else monday + _WEEK
-    return Span(monday, -(-(last - monday).days // 7), zone)
+    return Span(monday, -(-(last - monday).days // 7) * 7, zone)
 
 
 def _moved(view: str, chosen: date, step: int) -> date:
-    """The first day of the month before or behind, or the same weekday."""
-    if view == "week":
-        return chosen + step * _WEEK
+    """The first day of the month before or behind, the same weekday, or the next day."""
+    if view != "month":
+        return chosen + step * (_WEEK if view == "week" else timedelta(days=1))
     months = chosen.year * 12 + chosen.month - 1 + step
     return date(months // 12, months % 12 + 1, 1)
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from tickwheel import Client, Schedule
 from tickwheel.errors import UnknownSchedule
+from tickwheel_web.dashboard import words
 from tickwheel_web.dashboard.listing import listed
 from tickwheel_web.dashboard.page import Viewed
 from tickwheel_web.dashboard.schedules import rhythm
@@ -25,7 +26,17 @@ _BODY_CHARS: Final = 65_536
 async def schedules(viewed: Viewed) -> Response:
     """A part of them, by name."""
     found = await viewed.client.schedules(count=0)
-    part = listed(viewed, found, lambda one: one.name, lambda one: f"{one.name}\n{one.topic}")
+    part = listed(
+        viewed,
+        found,
+        lambda one: one.name,
+        lambda one: f"{one.name}\n{one.topic}",
+        {
+            "sent": lambda one: one.sent,
+            "not sent": lambda one: one.skipped + one.missed,
+            "last": lambda one: one.last_slot_ms,
+        },
+    )
     return viewed.page(
         "schedules/list.html",
         rows=[(one, rhythm.in_words(one)) for one in await _with_times(viewed.client, part.rows)],
@@ -60,7 +71,7 @@ async def schedule(viewed: Viewed) -> Response:
         words=rhythm.in_words(found),
         until=rhythm.end_of(found),
         times=[(at, at.astimezone(ZoneInfo(found.tz)).strftime("%a %Y-%m-%d %H:%M:%S")) for at in found.next],
-        body=found.body.decode(errors="replace")[:_BODY_CHARS] if shows_body else None,
+        body=words.cut(found.body.decode(errors="replace"), _BODY_CHARS) if shows_body else None,
         body_bytes=len(found.body),
         headers=viewed.site.hiding.shown(found.headers) if shows_body else {},
         token=secrets.token_urlsafe(16),

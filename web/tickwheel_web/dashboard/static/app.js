@@ -131,7 +131,7 @@ function showLive() {
 }
 
 // The stream or a part of the page could not be had; what is shown is from before.
-document.addEventListener("tw:stale", () => showState("not up to date"));
+document.addEventListener("tw:stale", () => showState("stale"));
 document.addEventListener("htmx:after:swap", () => showState(""));
 
 function refresh() {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,8 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Whether to look for single messages even so."""
 
     scan: bool = False
+    tab: Literal["now", "settings"] = "now"
+    """Of a topic: how it goes, or its settings and what cannot be taken back."""
 
 
 class Consumer(NamedTuple):

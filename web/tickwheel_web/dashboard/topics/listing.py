@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -38,16 +38,26 @@ class Row(NamedTuple):
 async def topics(viewed: Viewed) -> Response:
     """The names are one request; settings are asked for those on the page."""
     everything = await viewed.client.topics()
-    part = listed(viewed, _wanted(everything, viewed.query.search), lambda topic: topic.name)
-    infos = await _infos(viewed, [one.name for one in part.rows])
     lately = await activities(viewed)
     letters = {one.name: one.ready for one in everything if one.name.endswith(DEAD_SUFFIX)}
+    orders: dict[str, Callable[[TopicStats], float]] = {
+        "scheduled": lambda one: one.scheduled,
+        "backlog": _backlog,
+        "in flight": lambda one: sum(group.leased for group in one.groups),
+        "dead letters": lambda one: letters.get(f"{one.name}{DEAD_SUFFIX}", 0),
+        "groups": lambda one: len(one.groups),
+        "sent": lambda one: lately.of_topic(one.name).sent or 0,
+        "delivered": lambda one: lately.of_topic(one.name).delivered or 0,
+    }
+    wanted = _wanted(everything, viewed.query.search)
+    part = listed(viewed, wanted, lambda topic: topic.name, orders=orders)
+    infos = await _infos(viewed, [one.name for one in part.rows])
     return viewed.page(
         "topics/topics.html",
         rows=[
             Row(
                 one,
-                sum(group.backlog for group in one.groups),
+                _backlog(one),
                 sum(group.leased for group in one.groups),
                 letters.get(f"{one.name}{DEAD_SUFFIX}", 0),
                 len(infos[one.name].shards) if one.name in infos else 0,
@@ -59,6 +69,10 @@ async def topics(viewed: Viewed) -> Response:
         part=part,
         has_rates=viewed.rights.sees("query:*"),
     )
+
+
+def _backlog(topic: TopicStats) -> int:
+    return sum(group.backlog for group in topic.groups)
 
 
 async def create(viewed: Viewed) -> Response:

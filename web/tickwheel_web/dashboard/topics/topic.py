@@ -44,6 +44,7 @@ async def topic(viewed: Viewed) -> Response:
         backlog=sum(group.backlog for group in groups),
         in_flight=sum(group.leased for group in groups),
         is_quick=is_quick,
+        most_oldest=MAX_OLDEST if sum(bool(group.backlog) for group in shown) > MAX_OLDEST else 0,
         oldest=await _oldest(viewed, name, shown) if looks else None,
         credit=await _credit(viewed, name),
         activity=(await activities(viewed)).of_topic(name),

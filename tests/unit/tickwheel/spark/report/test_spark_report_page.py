@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.run.cases import table
 from tickwheel.look import LOOK
+from tickwheel.spark.report import charts
 from tickwheel.spark.report.build import Answers
 from tickwheel.spark.report.errors import EarlierRefused
 from tickwheel.spark.report.options import report_options
@@ -339,8 +340,13 @@ def test_p99_median_and_slowest_are_told_apart_on_an_axis_of_magnitudes() -> Non
         r"<svg.*?</svg>", render(with_steps(0, 1, 2, target_p99=timedelta(milliseconds=100))), re.DOTALL
     )[0]
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart)
-    for words in ("half are faster (p50)", "99 % are faster (p99)", "slowest", "target 100 ms"):
+    for words in ("half are no later (p50)", "99 % are no later (p99)", "latest", "target 100 ms"):
         assert words in texts
+    assert not [one for one in texts if "faster" in one or "slow" in one], "what is late is not fast"
+    acks = charts.latency_over_time(
+        [{"time_ms": 0, "p50_ms": 1, "p99_ms": 2, "max_ms": 3, "count": 4}], 1_000, "acks"
+    )
+    assert "half are no slower (p50)" in acks
     assert [one for one in texts if one in ("0 ms", "1 ms", "10 ms", "100 ms", "1 s", "10 s")] == [
         "0 ms", "1 ms", "10 ms", "100 ms", "1 s", "10 s",
     ]  # fmt: skip

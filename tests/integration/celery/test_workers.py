@@ -15,7 +15,7 @@ from celery import Celery
 import tickwheel.celery
 import tickwheel.sync
 from tests.integration.celery.conftest import Worker
-from tests.support.processes.daemon_harness import Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel_bench.processes import wait_until
 
 assert tickwheel.celery.TRANSPORT
@@ -27,7 +27,8 @@ from celery import Celery
 
 app = Celery("app", broker=os.environ["BROKER"])
 app.conf.broker_transport_options = {
-    "keepalive": float(os.environ.get("KEEPALIVE", 30)), "timeout": float(os.environ.get("TIMEOUT", 30))
+    "keepalive": float(os.environ.get("KEEPALIVE", 30)), "timeout": float(os.environ.get("TIMEOUT", 30)),
+    "reconnect_timeout": float(os.environ.get("RECONNECT", 10)),
 }
 if "VISIBILITY" in os.environ:
     app.conf.broker_transport_options["visibility_timeout"] = float(os.environ["VISIBILITY"])
@@ -219,6 +220,35 @@ def test_commands_while_the_broker_is_started_again(tmp_path: Path, queue: str) 
             assert worker.stop() == 0
         with tickwheel.sync.Client(daemon.url) as client:
             assert client.group(queue, "celery").backlog == 0
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["that is told to stop", "that goes on"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_that_outlives_its_connection(tmp_path: Path, queue: str, pool: str, stops: bool) -> None:
+    """The broker is away for longer than a connection lasts, so Celery opens another one while a task runs on. The task
+    is acked over that one, and does not run again."""
+    daemon = Daemon(tmp_path / "data", ack_wait="10m")
+    with daemon:
+        daemon._settings["listen_port"] = int(daemon.url.rpartition(":")[2])
+        place = Place(daemon.url, queue, tmp_path)
+        with place.app, place.worker("--pool", pool, "-c", "1", RECONNECT="0.2") as worker:
+            place.send("held", "first")
+            wait_until(lambda: "begun first" in place.lines(), place.lines)
+            daemon.kill()
+            worker.wait_for("Connection to broker lost")
+            daemon.start()
+            worker.wait_for("Connected to", times=2)
+            assert worker.process is not None
+            if stops:
+                worker.process.terminate()
+                worker.wait_for("Warm shutdown")
+            place.out.with_suffix(".txt.go").touch()
+            worker.wait_for(" succeeded in ")
+            with tickwheel.sync.Client(daemon.url) as client:
+                wait_until(lambda: client.group(queue, "celery").backlog == 0, worker.log.read_text)
+            assert (worker.process.wait(PATIENCE_S) if stops else worker.stop()) == 0
+        assert "CRITICAL" not in worker.log.read_text()
+        assert place.lines() == ["begun first", "done first"]
 
 
 @pytest.mark.parametrize(("pool", "is_alone"), [("prefork", False), ("solo", False), ("threads", True)])

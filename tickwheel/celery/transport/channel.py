@@ -21,6 +21,7 @@ from tickwheel.celery.names import GROUP, is_reply_queue, queue_topic
 from tickwheel.celery.transport.connection import Connection
 from tickwheel.celery.transport.consumer import QueueConsumer, fault_of, is_stale
 from tickwheel.celery.transport.envelope import REPLY_HEADER, decode
+from tickwheel.celery.transport.late import LATE, Receipt
 from tickwheel.celery.transport.message import Message
 from tickwheel.celery.transport.sending import outgoing
 from tickwheel.celery.transport.topology import Binding, Source, queue_of
@@ -62,6 +63,9 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         self._cancelled: list[QueueConsumer] = []
         self._unacked: dict[str, tuple[AckQueue, int]] = {}
         """By delivery tag, in the order in which they were handed out."""
+        self._url = connection.url
+        self._left: dict[str, Receipt] = {}
+        """What was un-acked when this was closed, because the connection was lost, by delivery tag."""
         self._timelines = 0
         """How many logs the broker had before this one, since the channel was opened."""
         self._prefetch = 0
@@ -510,7 +514,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     # -- settling: nothing here waits for the broker --
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """The message is done; ``multiple``: and those that were handed out before it. Raises ClientClosed."""
+        """The message is done; ``multiple``: and those that were handed out before it. What came over a connection that
+        was lost since is acked over another one. Raises ClientClosed."""
+        if delivery_tag in self._left and LATE.ack(self._url, self._left[delivery_tag]):
+            del self._left[delivery_tag]
+            return
         connection = self._open
         for tag in self._up_to(delivery_tag) if multiple else [delivery_tag]:
             held = self._unacked.pop(tag, None)
@@ -586,6 +594,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         try:
             if connection.is_usable:
                 self._close_in_order(connection)
+            else:
+                self._leave_unacked(connection)
         except (NotConnected, ClientClosed):
             pass  # then all that is left to do is done when leases and groups end
         finally:
@@ -593,6 +603,13 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             if self in connection.channels:
                 connection.channels.remove(self)
             self.connection = None
+
+    def _leave_unacked(self, connection: Connection) -> None:
+        for tag, held in self._unacked.items():
+            receipt = connection.receipt_of(*held)
+            if receipt is not None:
+                self._left[tag] = receipt
+        self._unacked = {}
 
     def _close_in_order(self, connection: Connection) -> None:
         ended = [*self._consumers.values(), *self._cancelled]

@@ -23,6 +23,7 @@ from tickwheel.celery.transport.attendant import Attendant
 from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
+from tickwheel.celery.transport.late import LATE, Receipt
 from tickwheel.celery.transport.leases import Leases, give_back
 from tickwheel.celery.transport.options import Options
 from tickwheel.celery.transport.own_queues import OwnQueues
@@ -107,8 +108,14 @@ class Connection:
         self._is_closed = False
         self._session.receivers[self] = None
         EXIT.opened(self)
+        LATE.opened(self)
 
     # -- its state --
+
+    @property
+    def url(self) -> str:
+        """Of its broker."""
+        return self.broker.url
 
     @property
     def is_usable(self) -> bool:
@@ -458,6 +465,23 @@ class Connection:
         if not self._session.is_connected:
             self._remember(acks, message_id, flight)
 
+    def receipt_of(self, acks: AckQueue, message_id: int) -> Receipt | None:
+        """That of a message which is held, for an ack over another connection; None: it is not held."""
+        epoch, group_id = self.leases.take(acks, message_id), acks.last_group_id
+        if epoch is None or group_id is None:
+            return None
+        return Receipt(acks.topic, acks.group_name, group_id, message_id, epoch, self._session.timeline)
+
+    def ack_late(self, receipt: Receipt) -> None:
+        """See `late.Heir`."""
+        acks = AckQueue(self._session, receipt.group, receipt.topic, receipt.timeline)
+
+        def acked() -> None:
+            acks.resume(receipt.group_id)
+            acks.add(receipt.message_id, receipt.epoch)
+
+        self.change(acked)
+
     def _remember(self, acks: AckQueue, message_id: int, flight: AckFlight) -> None:
         held = self._acked_meanwhile
         if len(held) >= _ACKED_MAX:  # those of earlier times without a connection have counted
@@ -507,6 +531,7 @@ class Connection:
             self.leases.forget_all()
             self._ending.detach()
             EXIT.closed(self)
+            LATE.closed(self)
             self.broker.close()
 
     def offers(self, queue: str) -> bool:

@@ -155,6 +155,16 @@ class AckQueue:
         return flight
 
     @property
+    def last_group_id(self) -> int | None:
+        """Under which number acks are written, or were when there was a connection."""
+        return self._last_group_id
+
+    @property
+    def topic(self) -> str:
+        """Of the messages."""
+        return self._topic
+
+    @property
     def count(self) -> int:
         """How many acks there were so far."""
         return self._landed + sum(flight.count for flight in self._unanswered)

@@ -15,6 +15,9 @@ CONTRACT := .venv-contract
 ROCKETMQ := .venv-rocketmq
 CELERY := .venv-celery
 
+# A warning of the compiler ends the build here, and not on the machines of users.
+export TICKWHEEL_WERROR := 1
+
 # Of what pip says while it installs, the lines that tell how far it is.
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }
 

@@ -8,7 +8,7 @@ from setuptools import setup
 
 modules = ["native/build.py:ffi"]
 gateway = Path("gateway/native")
-if gateway.exists():  # the container of the broker is built without it
+if gateway.exists():
     modules.append(f"{gateway}/wire/build.py:ffi")
     if run_path(f"{gateway}/build.py")["is_wanted"]():
         modules.append(f"{gateway}/build.py:ffi")

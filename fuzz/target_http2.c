@@ -138,7 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tw_http2_limits limits = {.streams = 8, .message_bytes = 2000, .pending_bytes = PENDING_BYTES, .header_list_bytes = 1000,
                               .header_block_bytes = 4000, .stream_window_bytes = 4000, .connection_window_bytes = 1 << 20,
                               .resets_a_second = 20, .control_answers = 50, .settings_weight = 10, .empty_frames = 50,
-                              .header_parts = 10, .header_table_bytes = 300, .memory_bytes = MEMORY_BYTES};
+                              .header_parts = 10, .memory_bytes = MEMORY_BYTES};
     uint8_t  how = data[0], cut = data[1];
     uint32_t choices = data[2];
     data += 3, size -= 3;

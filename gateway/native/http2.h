@@ -81,7 +81,6 @@ typedef struct {
     uint32_t settings_weight;
     uint32_t empty_frames;
     uint32_t header_parts;
-    uint32_t header_table_bytes;
     uint64_t memory_bytes; /* for nghttp2 itself */
 } tw_http2_limits;
 

@@ -407,7 +407,6 @@ void *tw_http2_open(void *handle) {
         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, limits->stream_window_bytes},
         {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, TW_HTTP2_FRAME_BYTES},
         {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, limits->header_list_bytes},
-        {NGHTTP2_SETTINGS_HEADER_TABLE_SIZE, limits->header_table_bytes},
     };
     if (nghttp2_submit_settings(session->nghttp2, NGHTTP2_FLAG_NONE, settings, sizeof settings / sizeof *settings)) goto none;
     if (nghttp2_session_set_local_window_size(session->nghttp2, NGHTTP2_FLAG_NONE, 0, (int32_t)limits->connection_window_bytes)) goto none;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +16,13 @@ from tickwheel_cli.shared.session import current_session, json_option
 
 LINES_SHOWN = 20
 
+if TYPE_CHECKING:  # older versions of click refuse the subscript when a program runs
+    _ParamType = click.ParamType[range]
+else:
+    _ParamType = click.ParamType
 
-class SeedRange(click.ParamType[range]):
+
+class SeedRange(_ParamType):
     """`7`, or `1-200`."""
 
     name = "seeds"

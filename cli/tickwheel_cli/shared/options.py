@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
@@ -23,7 +23,15 @@ _SELECT = (
 )
 
 
-class Parsed(click.ParamType[_Value]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[_Value]
+else:  # older versions of click refuse the subscript when a program runs
+
+    class _ParamType(click.ParamType, Generic[_Value]):
+        """Takes the subscript in any version."""
+
+
+class Parsed(_ParamType[_Value]):
     """The type of an option whose text `parse` reads; its ValueErrors are usage errors. `name`: as the help has it."""
 
     def __init__(self, name: str, parse: Callable[[str], _Value]) -> None:

@@ -7,10 +7,6 @@ from typing import Final
 
 FRAME_BYTES: Final = 16_384
 """The largest frame that is taken: what every HTTP/2 peer may send without asking."""
-HEADER_TABLE_BYTES: Final = 2_048
-"""What a connection remembers of the headers of its peer. Room for all that are the same in each call of a client (some
-800 bytes, as HPACK counts) and those that differ of six calls: with twice as much each of thousands of connections
-has 6 KiB more, and a call saves a few bytes."""
 READ_BYTES: Final = 64 << 10
 _MIB: Final = 1 << 20
 

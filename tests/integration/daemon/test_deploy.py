@@ -29,6 +29,7 @@ from tickwheel_broker.monitoring.vitals import STALL_S
 ROOT = Path(__file__).resolve().parents[3]
 UNIT = ROOT / "deploy" / "tickwheel.service"
 PUSH_UNIT = ROOT / "deploy" / "tickwheel-push.service"
+EXTRAS = "server,cluster,web,push,query,rocketmq"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 MOST_EXPOSED = 2.0
 """Of 10, as `systemd-analyze security` counts."""
@@ -215,6 +216,14 @@ def test_the_health_check_of_the_container_works(tmp_path: Path, with_tls: bool)
 _NEEDED = ("tickwheel_broker.monitoring.web", "tickwheel_native._native", "tickwheel_web.server", "uvloop")
 
 
+def test_the_image_has_what_its_commands_need() -> None:
+    """`gateway`, `push` and `query` among them, and the gateway's own package."""
+    build, install = (run for run in values("RUN") if f"[{EXTRAS}]" in run)
+    assert "pip wheel" in build
+    assert "pip install" in install
+    assert "gateway gateway" in values("COPY")
+
+
 @pytest.mark.soak
 def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
     """The commands of its RUN lines, here: a wheel is built, and installed with its extra where nothing else is."""
@@ -226,7 +235,7 @@ def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
     fresh = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
     install = [fresh / "bin" / "python", "-m", "pip", "--quiet", "install", "--no-index"]
-    subprocess.run([*install, f"--find-links={wheels}", "tickwheel[server,cluster,web]"], check=True)
+    subprocess.run([*install, f"--find-links={wheels}", f"tickwheel[{EXTRAS}]"], check=True)
     program = fresh / "bin" / "tickwheel"
     shown = subprocess.run(
         [program, "config", "show"], capture_output=True, text=True, check=True, cwd=tmp_path

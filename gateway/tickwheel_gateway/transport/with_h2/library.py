@@ -16,7 +16,7 @@ import hpack
 from h2.errors import ErrorCodes
 
 from tickwheel_gateway.transport.engine import OK_TRAILERS, ErrorCode, Headers
-from tickwheel_gateway.transport.limits import FRAME_BYTES, HEADER_TABLE_BYTES, Limits
+from tickwheel_gateway.transport.limits import FRAME_BYTES, Limits
 
 ProtocolError = h2.exceptions.ProtocolError
 DataReceived = h2.events.DataReceived
@@ -76,7 +76,6 @@ class Library(h2.connection.H2Connection):
         self.local_settings = h2.settings.Settings(
             client=False,
             initial_values={
-                h2.settings.SettingCodes.HEADER_TABLE_SIZE: HEADER_TABLE_BYTES,
                 h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: limits.streams,
                 h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
                 h2.settings.SettingCodes.MAX_FRAME_SIZE: FRAME_BYTES,

@@ -17,7 +17,7 @@ from tickwheel_gateway.transport.call import AnyMethod
 from tickwheel_gateway.transport.engine import FAREWELL, Broken, ErrorCode, Headers, Receiver, Sent
 from tickwheel_gateway.transport.framing import Malformed, UnknownCompression, inflate
 from tickwheel_gateway.transport.heads import NoGrpc, ending_of
-from tickwheel_gateway.transport.limits import HEADER_TABLE_BYTES, Limits
+from tickwheel_gateway.transport.limits import Limits
 
 _EVENT: Final = struct.Struct("=IIiIIIIId")
 _PAIR: Final = struct.Struct("=II")
@@ -86,7 +86,6 @@ class Host:
                 "settings_weight": SETTINGS_WEIGHT,
                 "empty_frames": limits.empty_frames,
                 "header_parts": MOST_PARTS,
-                "header_table_bytes": HEADER_TABLE_BYTES,
                 "memory_bytes": _MEMORY_BYTES + limits.streams * _STREAM_BYTES,
             },
         )

@@ -295,6 +295,22 @@ async def test_the_peer_changes_its_header_table() -> None:
             assert (await peer.call(b"x", headers=head("/t/Fail"))).status == 3
 
 
+async def test_a_client_that_tells_of_no_change_of_its_header_table() -> None:
+    """It has the table that HTTP/2 begins with: 4,096 bytes."""
+    service = Service()
+    async with serving(service) as (_, connect):
+        peer = connect()
+        assert (await peer.call(b"x")).status == 0  # its SETTINGS and the server's are acknowledged
+        peer.h2.encoder.header_table_size = 4_096
+        peer.h2.encoder.table_size_changes.clear()
+        names = [f"x-mq-{number}" for number in range(5)]
+        for name in names * 2:  # 3,600 bytes as HPACK counts, which the second round names by their index
+            assert (await peer.call(b"x", headers=head(**{name: name[-1] * 680}))).status == 0
+        assert [call.metadata[name] for name, call in zip(names * 2, service.seen[1:], strict=True)] == [
+            name[-1] * 680 for name in names * 2
+        ]
+
+
 async def test_many_calls_leave_no_memory(stack: str) -> None:
     async with serving(Service()) as (server, connect):
         peer = connect()

@@ -114,7 +114,8 @@ FLOORS: dict[str, list[set[str]]] = {
         {"server"},
     ],
     "tickwheel_web": [
-        {"problems", "ending", "repeated", "wording"},
+        {"problems", "ending", "repeated", "wording", "large.aside"},
+        {"large"},
         {"middleware", "shapes", "limits", "credit"},
         {"reading", "endpoints", "paging", "bodies", "filters"},
         {"messages", "consuming", "topics", "schedules", "push", "monitoring", "querying"},

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,6 +32,7 @@ from tickwheel.client.checks import flag, known, network_address, seconds, text,
 from tickwheel.client.columns import (
     JSON_HEADERS,
     Body,
+    EncodedHeaders,
     Headers,
     KeyMaker,
     SendBatch,
@@ -79,6 +80,8 @@ if TYPE_CHECKING:
     from tickwheel.client.tracing import Producing
 
 CLOSE_TIMEOUT_S = 2.0
+_MANY: Final = 1_000
+"""Messages of a call whose checking is work between two looks at other tasks."""
 B = TypeVar("B", bound=BaseBatch[Any])
 
 
@@ -439,6 +442,8 @@ class Client(
             session = self._session
             if delay_level is not None:
                 delay_ms = level_delay(delay_level, session.limits, deliver_at, delay, delay_ms)
+            if sending is not None:
+                headers = sending.headers(headers)
             batch = SendBatch(
                 checked,
                 keys=keys,
@@ -446,16 +451,30 @@ class Client(
                 delay=delay,
                 delay_ms=delay_ms,
                 priority=priority,
-                headers=headers if sending is None else sending.headers(headers),
+                headers=await self._encoded(session, headers, len(checked)),
                 order_keys=order_keys,
                 limits=session.limits,
                 key_maker=self._keys if auto_key else None,
             )
+            if batch.count > _MANY:
+                await session.waits.turn()  # others of this loop go on between checking and cutting
             calls = await self._send_parts(session, topic, batch, auto_key=auto_key and keys is None)
             results = _results_of(batch, calls)
             if sending is not None:
                 sending.stored_all(results)
             return results
+
+    async def _encoded(
+        self, session: Conversation, headers: Headers | Sequence[Headers | None] | None, count: int
+    ) -> Headers | Sequence[Headers | None] | EncodedHeaders | None:
+        """Those of a long batch take longer than all the rest of it: others of this loop go on meanwhile."""
+        if count <= _MANY or not isinstance(headers, list) or len(headers) != count:
+            return headers
+        encoded = EncodedHeaders()
+        for start in range(0, count, _MANY):
+            encoded.add(headers[start : start + _MANY])
+            await session.waits.turn()
+        return encoded
 
     async def _send_parts(
         self, session: Conversation, topic: str, batch: SendBatch, *, auto_key: bool

@@ -166,6 +166,14 @@ def checked_headers(headers: Headers) -> dict[str, Any]:
     return dict(headers)
 
 
+class EncodedHeaders(list[bytes]):
+    """Those of each message of a batch, encoded before the rest of it."""
+
+    def add(self, headers: Iterable[Headers | None]) -> None:
+        """Those of some more messages. Raises BadArgument."""
+        self.extend(map(_encode_headers, headers))
+
+
 def _encode_headers(headers: Headers | None) -> bytes:
     if headers is None:
         return b""
@@ -202,7 +210,7 @@ class SendBatch:
         delay: Delays | None,
         delay_ms: Milliseconds | None,
         priority: int | Sequence[int] | None,
-        headers: Headers | Sequence[Headers | None] | None,
+        headers: Headers | Sequence[Headers | None] | EncodedHeaders | None,
         order_keys: Sequence[str | None] | str | None,
         limits: HelloOk,
         key_maker: KeyMaker | None = None,
@@ -411,10 +419,12 @@ def _encode_priority(priority: int | Sequence[int] | None, total: int) -> int | 
 
 
 def _encode_many_headers(
-    headers: Headers | Sequence[Headers | None] | None, total: int
+    headers: Headers | Sequence[Headers | None] | EncodedHeaders | None, total: int
 ) -> list[bytes] | None:
     if headers is None:
         return None
+    if isinstance(headers, EncodedHeaders):
+        return headers
     if isinstance(headers, Mapping):
         return [_encode_headers(headers)] * total if headers else None
     values = headers if isinstance(headers, list) else listed(headers, "headers", "[{}, {}]")

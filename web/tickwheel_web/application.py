@@ -209,6 +209,7 @@ def make(
     )
     app.router.redirect_slashes = False
     app.state.ending = shared.ending
+    app.state.compile = dashboard.compile
     return app
 
 

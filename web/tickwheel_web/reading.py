@@ -15,6 +15,8 @@ import msgspec
 from starlette.requests import Request
 
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
+from tickwheel_web.large.aside import aside
+from tickwheel_web.large.pieces import PIECE_BYTES, check_fields
 from tickwheel_web.problems import Refused
 from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import read_other, text_of
@@ -103,6 +105,8 @@ def decode(kind: type[S], data: bytes | msgspec.Raw, at: str = "") -> S:
     decoder = _DECODERS.get(kind)
     if decoder is None:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind, dec_hook=read_other)
+    if len(bytes(data)) > PIECE_BYTES:
+        check_fields(kind, bytes(data), at)
     try:
         found: S = decoder.decode(data)
         name = repeated_name(bytes(data))
@@ -113,6 +117,11 @@ def decode(kind: type[S], data: bytes | msgspec.Raw, at: str = "") -> S:
     if name is not None:
         raise Refused(400, "bad_json", f"{name!r} stands twice in one object.", pointer=at)
     return found
+
+
+async def decode_large(kind: type[S], data: bytes) -> S:
+    """The same for bodies that may be large, which are decoded while others are served."""
+    return decode(kind, data) if len(data) <= PIECE_BYTES else await aside(decode, kind, data)
 
 
 def query(kind: type[S], request: Request) -> S:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 _BODY: Final = "body"
+_LARGE_BYTES: Final = 4 * 1024
 _BLANKS: Final = b" \t\r\n"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -57,10 +58,22 @@ def _inside(objects: list[dict[str, msgspec.Raw]]) -> str | None:
 
 def _searched(data: bytes, *, is_lines: bool) -> str | None:
     """By looking at each object: slow."""
+    data = data if is_lines else _without_body(data)
     for text in data.decode(errors="replace").split("\n") if is_lines else [data.decode(errors="replace")]:
         if text.strip() and (name := _first(_loaded(text))) is not None:
             return name
     return None
+
+
+def _without_body(data: bytes) -> bytes:
+    """An object whose large `body`, which is not judged, is null."""
+    if len(data) < _LARGE_BYTES:
+        return data
+    try:
+        body = bytes(_OBJECT.decode(data).get(_BODY, b""))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return data
+    return data.replace(body, b"null") if len(body) > _LARGE_BYTES and data.count(body) == 1 else data
 
 
 def _loaded(text: str) -> Any:

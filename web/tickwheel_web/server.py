@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from tickwheel_web.ending import OWN_PATIENCE, WRITE_S
+from tickwheel_web.large.aside import take_short_turns
 from tickwheel_web.limits import REQUEST_TIMEOUT_S
 from tickwheel_web.middleware.security import HEADERS
 from tickwheel_web.problems import MEDIA_TYPE, Refused, encode, headers_of, phrase_of, problem_of
@@ -521,8 +522,11 @@ class Server(uvicorn.Server):
         listeners: Sequence[socket.socket],
         serving: Serving,
         ending: Callable[[], None],
+        prepare: Callable[[], None] = _nothing,
     ) -> None:
+        """``prepare``: what can be done beside the first requests, in a thread."""
         super().__init__(config)
+        self._prepare = prepare
         self._listeners = listeners
         self._serving = serving
         self._ending = ending
@@ -543,6 +547,7 @@ class Server(uvicorn.Server):
                 continue
             server = TlsServer(listener, tls, self._serving.request_s, self._is_full, self._connected)
             self.servers.append(server)  # type: ignore[arg-type]
+        self._preparing = loop.run_in_executor(None, self._prepare)
         self._serving.ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -585,6 +590,7 @@ def serve(app: Starlette, listeners: Sequence[socket.socket], serving: Serving) 
         "log_level": "error",
     }
     config = uvicorn.Config(app, **options)
-    server = Server(config, listeners, serving, app.state.ending.come)
+    take_short_turns()
+    server = Server(config, listeners, serving, app.state.ending.come, app.state.compile)
     # Not uvicorn's run(): everything that is begun here then knows which loop this is, and does not look for it.
     anyio.run(server.serve, backend_options={"loop_factory": config.get_loop_factory()})

@@ -109,6 +109,7 @@ def sent(message: Any, sender: Sender, limits: Limits, now_ms: int) -> Sent:
     _check_body(message.body, limits)
     if system.message_type == schema.LITE or system.HasField("lite_topic"):
         raise Refused(Code.NOT_IMPLEMENTED, "lite topics are not supported")
+    properties.check_amount(message.user_properties, system.tag, system.keys)
     given, keys = dict(message.user_properties), [key for key in system.keys if key]
     # Empty ones are none, as RocketMQ has it: some clients send them.
     if system.tag:

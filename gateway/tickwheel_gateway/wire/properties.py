@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from tickwheel_gateway.wire.codes import Code, Refused
 
 MAX_PROPERTIES: Final = 128
 MAX_PROPERTIES_BYTES: Final = 16 * 1_024
+_LOOKED_INTO: Final = 16
+"""Times the limit; the size of what is larger is said, and what else is wrong with it is not."""
 """Names and values, tag and keys together."""
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_BYTES: Final = 246
@@ -86,6 +88,16 @@ def check_id(message_id: str) -> None:
         raise Refused(Code.ILLEGAL_MESSAGE_ID, f"message id has more than {MAX_ID_BYTES} bytes")
 
 
+def check_amount(properties: Mapping[str, str], tag: str, keys: Collection[str]) -> None:
+    """Raises Refused for so much that looking into it would keep others waiting. ``check_properties`` has the limit."""
+    _check_count(properties)
+    if len(keys) > MAX_PROPERTIES_BYTES:
+        raise Refused(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"there are {len(keys)} keys")
+    size = sum(map(len, (tag, *keys, *properties.keys(), *properties.values())))
+    if size > _LOOKED_INTO * MAX_PROPERTIES_BYTES:
+        raise _too_large(size)
+
+
 def check_tag(tag: str) -> None:
     """Raises Refused."""
     if not tag.strip():
@@ -117,11 +129,7 @@ def check_group(group: str) -> None:
 
 def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str]) -> None:
     """Raises Refused. ``tag`` and ``keys`` count for the size."""
-    if len(properties) > MAX_PROPERTIES:
-        raise Refused(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"too many user properties, max is {MAX_PROPERTIES} and there are {len(properties)}",
-        )
+    _check_count(properties)
     size = len(tag.encode()) + len(" ".join(keys).encode())
     for name, value in properties.items():
         if name in RESERVED:
@@ -133,10 +141,22 @@ def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str
             )
         size += len(name.encode()) + len(value.encode())
     if size > MAX_PROPERTIES_BYTES:
+        raise _too_large(size)
+
+
+def _check_count(properties: Mapping[str, str]) -> None:
+    if len(properties) > MAX_PROPERTIES:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"the total size of user property is too large, max is {MAX_PROPERTIES_BYTES} and it is {size}",
+            f"too many user properties, max is {MAX_PROPERTIES} and there are {len(properties)}",
         )
+
+
+def _too_large(size: int) -> Refused:
+    return Refused(
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+        f"the total size of user property is too large, max is {MAX_PROPERTIES_BYTES} and it is {size}",
+    )
 
 
 def has_control(text: str) -> bool:

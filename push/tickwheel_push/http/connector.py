@@ -20,6 +20,8 @@ from tickwheel_push.http.resolver import Resolver
 
 ONE_ADDRESS_S: Final = 3.0
 """So long an address may take while there is another one to try."""
+_READ_BYTES: Final = 16 * 1024
+"""At a time: what has come is parsed before others go on, and a server may write thousands of heads into so much."""
 _JOINED_BYTES: Final = 64 * 1024
 """To copy more than this costs more than a second call of the system."""
 
@@ -83,7 +85,7 @@ class _Connection(AsyncNetworkStream):
             # A server may answer what it does not read to its end: httpcore, too, goes on to read then.
             with suppress(httpcore2.WriteError):
                 await self._leave(timeout)
-        return await self._stream.read(max_bytes, timeout)
+        return await self._stream.read(min(max_bytes, _READ_BYTES), timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         if len(self._written) + len(buffer) > _JOINED_BYTES:

@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 import httpcore2
+from anyio.lowlevel import checkpoint
 
 from tickwheel_push.http.addresses import AddressRefused, Allowed, Origin
 from tickwheel_push.http.answer import EXCERPT_BYTES, Answer, NoAnswer, Reason, Result
@@ -21,6 +22,8 @@ from tickwheel_push.http.request import Request
 from tickwheel_push.http.resolver import Resolver
 
 MOST_ANSWER_BYTES: Final = 64 * 1024
+_CHUNKS_AT_ONCE: Final = 100
+"""Of an answer that come together and are read before others go on: a server may send each byte alone."""
 _OWN_WANTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
@@ -111,9 +114,13 @@ async def _read(response: httpcore2.Response, reading: _Reading) -> None:
     reading.begin(response)
     try:
         async with aclosing(response.aiter_stream()) as chunks:
+            count = 0
             async for chunk in chunks:
                 if reading.takes_no_more(chunk):
                     return
+                count += 1
+                if count % _CHUNKS_AT_ONCE == 0:
+                    await checkpoint()
     finally:
         with anyio.CancelScope(shield=True):
             await response.aclose()

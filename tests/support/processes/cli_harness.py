@@ -23,6 +23,7 @@ import sniffio
 from click.testing import CliRunner
 
 from tests.support.clients import forking
+from tests.support.processes import stalls
 from tests.support.processes.piped import Piped
 from tests.support.run.warned import filters_of_a_process
 from tickwheel_cli.main import root
@@ -32,8 +33,17 @@ SPARK_PATIENCE_S = 180.0  # it has to start, on a machine that may be busy
 """How long anything may take before a test gives up; far more than it needs, because machines are busy."""
 
 PROGRAM = [sys.executable, "-c", "from tickwheel_cli.main import main; main()"]
-_FORKED = "from tests.support.run import warned; warned.apply_filters(); from tickwheel_cli.main import main; main()"
+_MAIN = "from tickwheel_cli.main import main; main()"
+_FORKED = f"from tests.support.run import warned; warned.apply_filters(); {_MAIN}"
+_WATCHES = {
+    "web": "from tests.support.processes.web_stalls import watch_web as watch",
+    "push": "from tests.support.processes.stalls import watch_this_process as watch",
+    "gateway": "from tests.support.processes.stalls import watch_this_process as watch",
+}
+"""Of the commands whose event loops must not be held, by what they are called."""
 _MODULES = (
+    "tests.support.processes.stalls",
+    "tests.support.processes.web_stalls",
     "tests.support.run.warned",
     "tickwheel_cli.main",
     "tickwheel_cli.running.push",
@@ -71,9 +81,11 @@ class Shell:
         )
 
     def start(self, *arguments: str) -> Piped:
-        """Like `popen`, without the second of a processor that the real program takes to begin."""
+        """Like `popen`, without the second of a processor that the real program takes to begin. A step that holds the
+        event loop of `web`, `push` or `gateway` for long fails the test that asks what they have said to the end."""
+        watch = _WATCHES.get(arguments[0])
         return Piped(
-            _FORKED,
+            _FORKED if watch is None else f"{watch}; watch({stalls.limit_ms()}); {_FORKED}",
             *arguments,
             modules=_MODULES,
             folder=self.directory,

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from tests.support.clients import forking
+from tests.support.processes import stalls
 
 
 class Piped:
@@ -55,7 +56,7 @@ class Piped:
         return self._forked.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
-        """All that it still says, when it has ended."""
+        """All that it still says, when it has ended. Raises if a step held its event loop for long."""
         end = None if timeout is None else time.monotonic() + timeout
         said = dict.fromkeys((self.stdout, self.stderr), b"")
 
@@ -72,6 +73,7 @@ class Piped:
         self.wait(_left(end))
         for file in said:
             file.close()
+        stalls.fail_for_lines(said[self.stderr])
         return said[self.stdout], said[self.stderr]
 
     def __enter__(self) -> Piped:

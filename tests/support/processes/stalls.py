@@ -53,7 +53,7 @@ class Stall:
         return f"{self.task} held the event loop for {self.ms:.1f} ms of processor time, up to {self.where}"
 
 
-class Watch(trio.abc.Instrument):
+class Meter:
     """Measures each step of a loop. While the garbage collector works, which may come at any step, nothing counts."""
 
     def __init__(self, tell: Callable[[Stall], None], limit_ms: float) -> None:
@@ -62,28 +62,32 @@ class Watch(trio.abc.Instrument):
         self._began_ns = 0
         self._collecting_ns = 0
         self._thread = 0
+        self.is_measuring = False
+        """Whether a step has begun."""
 
-    def before_run(self) -> None:
+    def start(self) -> None:
         """In the thread of the loop."""
         self._thread = _thread_id()
         gc.callbacks.append(self._collecting)
 
-    def after_run(self) -> None:
+    def stop(self) -> None:
         """The loop has ended."""
         gc.callbacks.remove(self._collecting)
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+    def begin(self) -> None:
         """A step begins."""
+        self.is_measuring = True
         self._began_ns = time.thread_time_ns()
 
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step ends."""
+    def end(self, name: str, where: Callable[[], str]) -> None:
+        """A step of what is called so ends; `where`: the lines at which it does."""
         took_ns = time.thread_time_ns() - self._began_ns
-        if took_ns <= self._limit_ns or task.name.endswith(tuple(EXCEPTIONS)):
+        self.is_measuring = False
+        if took_ns <= self._limit_ns or name.endswith(tuple(EXCEPTIONS)):
             return
         # Others may have had the caches, or the whole processor without the system's knowledge, at this moment.
         if took_ns > self._limit_ns * _slowness(_reference()):
-            self._tell(Stall(task.name, took_ns / 1e6, _where(task)))
+            self._tell(Stall(name, took_ns / 1e6, where()))
 
     def _collecting(self, phase: str, _info: dict[str, int]) -> None:
         if _thread_id() != self._thread:
@@ -92,6 +96,29 @@ class Watch(trio.abc.Instrument):
             self._collecting_ns = time.thread_time_ns()
         else:
             self._began_ns += time.thread_time_ns() - self._collecting_ns
+
+
+class Watch(trio.abc.Instrument):
+    """Watches a loop of trio."""
+
+    def __init__(self, tell: Callable[[Stall], None], limit_ms: float) -> None:
+        self._meter = Meter(tell, limit_ms)
+
+    def before_run(self) -> None:
+        """In the thread of the loop."""
+        self._meter.start()
+
+    def after_run(self) -> None:
+        """The loop has ended."""
+        self._meter.stop()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A step begins."""
+        self._meter.begin()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A step ends."""
+        self._meter.end(task.name, lambda: where_of(task.coro))
 
 
 @cache
@@ -109,13 +136,14 @@ def watched(run: Callable[..., Any], tell: Callable[[Stall], None], limit: float
     return run_watched
 
 
+def tell_in_log(stall: Stall) -> None:
+    """Write it to standard error, as a line of the log."""
+    os.write(2, json.dumps({"event": EVENT, "level": "error"} | asdict(stall)).encode() + b"\n")
+
+
 def watch_this_process(limit: float) -> None:
     """Write what takes too long to standard error, as a line of the log."""
-
-    def tell(stall: Stall) -> None:
-        os.write(2, json.dumps({"event": EVENT, "level": "error"} | asdict(stall)).encode() + b"\n")
-
-    trio.run = watched(trio.run, tell, limit)
+    trio.run = watched(trio.run, tell_in_log, limit)
 
 
 @contextmanager
@@ -127,16 +155,22 @@ def watching_embedded() -> Iterator[list[Stall]]:
         yield found
 
 
+def fail_for_lines(lines: bytes) -> None:
+    """Raises if a process that wrote these lines to standard error told of a step that took too long."""
+    fail_for(json.loads(line) for line in lines.splitlines() if EVENT.encode() in line)
+
+
 def fail_for(events: Iterable[dict[str, Any]]) -> None:
     """Raises if a process told of a step that took too long."""
     found = [Stall(one["task"], one["ms"], one["where"]) for one in events if one.get("event") == EVENT]
     assert not found, "\n".join(map(str, found))
 
 
-def _where(task: trio.lowlevel.Task) -> str:
+def where_of(coroutine: object) -> str:
+    """The lines at which a coroutine waits, the innermost last."""
     frames: list[FrameType] = []
-    with suppress(AttributeError):  # of an awaitable of trio's own
-        awaited: Any = task.coro
+    with suppress(AttributeError):  # of an awaitable of the loop's own
+        awaited: Any = coroutine
         while awaited is not None:
             if (frame := getattr(awaited, "cr_frame", None)) is not None:
                 frames.append(frame)

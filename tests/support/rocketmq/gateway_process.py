@@ -16,10 +16,9 @@ class Gateway:
 
     def __init__(self, url: str, folder: Path, *flags: str) -> None:
         shell = Shell(folder, url)
-        self.process = shell.popen(
+        self.process = shell.start(
             "gateway", "--json", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *flags
         )
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.said()
         told = json.loads(line)
@@ -28,7 +27,6 @@ class Gateway:
 
     def said(self) -> str:
         """On standard error, all of it: when it has ended."""
-        assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
     def end(self, *how: signal.Signals) -> int:

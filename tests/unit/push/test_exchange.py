@@ -24,7 +24,7 @@ from tests.support.clients.certificates import Files
 from tickwheel_push.http.addresses import Address, Allowed, networks_of
 from tickwheel_push.http.answer import Answer, NoAnswer, Result
 from tickwheel_push.http.connector import _Connection
-from tickwheel_push.http.exchange import MOST_ANSWER_BYTES, Exchange
+from tickwheel_push.http.exchange import MOST_ANSWER_BYTES, Exchange, _Reading
 from tickwheel_push.http.request import Due, Request, Style, request_of
 from tickwheel_push.http.resolver import MOST_OF_A_NAME, SystemResolver
 
@@ -480,3 +480,43 @@ async def test_a_server_without_tls_is_no_https() -> None:
         assert isinstance(result, NoAnswer)
         assert result.reason in {"tls", "timeout"}
         assert time.monotonic() - started < TIMEOUT_S
+
+
+async def test_an_answer_of_many_small_chunks_lets_others_go_on() -> None:
+    """The parser has all of them already, so nothing makes its reader wait."""
+
+    async def chunks(stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], seen: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await stream.send_all(head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+
+    class Longest(trio.abc.Instrument):
+        """The most chunks that were taken in one step."""
+
+        taken = longest = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.taken = 0
+
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.longest = max(self.longest, self.taken)
+
+    longest = Longest()
+    takes = _Reading.takes_no_more
+
+    def counted(reading: _Reading, chunk: bytes) -> bool:
+        longest.taken += 1
+        return takes(reading, chunk)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Reading, "takes_no_more", counted)
+        trio.lowlevel.add_instrument(longest)
+        try:
+            async with serving(chunks) as server:
+                result = await ask(
+                    f"http://a.example.com:{server.port}/", allowed(server.port), Names(["127.0.0.1"])
+                )
+        finally:
+            trio.lowlevel.remove_instrument(longest)
+    assert isinstance(result, Answer)
+    assert result.status == 200
+    assert 0 < longest.longest <= 100

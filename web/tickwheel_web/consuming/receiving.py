@@ -18,6 +18,7 @@ from tickwheel_web.consuming.presence import Handed
 from tickwheel_web.consuming.shapes import MAX_WAIT, Receive, Received, encoded_deliveries
 from tickwheel_web.ending import while_there
 from tickwheel_web.endpoints import Asked, json
+from tickwheel_web.large.aside import aside
 from tickwheel_web.problems import Refused
 from tickwheel_web.shapes import JSON, duration_of
 
@@ -35,11 +36,15 @@ async def receive_messages(asked: Asked) -> Response:
     if fetched is None:
         return json(Received([]))
     try:
-        data = b'{"items":[' + b",".join(encoded_deliveries(fetched, asked.path("group"))) + b"]}\n"
+        data = await aside(_encoded, fetched, asked.path("group"))
     except BaseException:
         await give_back(fetched)
         raise
     return Handed(data, JSON, partial(give_back, fetched))
+
+
+def _encoded(fetched: Fetched, group: str) -> bytes:
+    return b'{"items":[' + b",".join(encoded_deliveries(fetched, group)) + b"]}\n"
 
 
 async def _fetch(asked: Asked, count: int, wait: timedelta | None, lease: timedelta | None) -> Fetched | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint
 from starlette.responses import Response
 
 from tickwheel import Client, ReceiptResult
@@ -16,11 +17,16 @@ from tickwheel.protocol.receipts import Receipt, decode_receipt
 from tickwheel_web import reading
 from tickwheel_web.consuming.shapes import Nack, Settle, Settled
 from tickwheel_web.endpoints import Asked, json
+from tickwheel_web.large.aside import aside
 from tickwheel_web.problems import Refused
 from tickwheel_web.shapes import MAX_BATCH, duration_of
 
 Act: TypeAlias = Callable[[Sequence[tuple[int, int]]], Awaitable[list[ReceiptResult]]]
 """One request of the client, without the receipts."""
+
+_AT_ONCE: Final = 32
+"""So many requests to the broker are on their way: each of them is work between two looks at other connections."""
+_MANY: Final = 1_000
 
 
 @dataclass
@@ -41,6 +47,15 @@ class _Parts:
         self._topic, self._group = asked.path("topic"), asked.path("group")
         self._parts: dict[Hashable, _Part] = {}
         self._seen: dict[Receipt, None] = {}  # in their order
+
+    def add(self, wanted: Settle) -> None:
+        """All of them. Raises Refused, BadTime."""
+        for index, text in enumerate(wanted.ack):
+            self.ack(text, f"/ack/{index}")
+        for index, nack in enumerate(wanted.nack):
+            self.nack(nack, f"/nack/{index}")
+        for index, extend in enumerate(wanted.extend):
+            self.extend(extend.receipt, extend.by, f"/extend/{index}")
 
     def ack(self, text: str, pointer: str) -> None:
         """Raises Refused, as the others do."""
@@ -91,25 +106,29 @@ class _Parts:
         part.places.append(len(self._seen) - 1)
 
     async def settle(self) -> list[ReceiptResult]:
-        """All at the same time, so that they share a write to the broker's disk; the results in the order of the
+        """Many at the same time, so that they share a write to the broker's disk; the results in the order of the
         receipts. Raises BadArgument before anything is done, else the first error when all have ended."""
-        for part in self._parts.values():
+        for index, part in enumerate(self._parts.values()):
             await part.act(())  # nothing is asked for no receipts; what is wrong with the rest is said
+            if index % _AT_ONCE == 0:
+                await checkpoint()
         results = [ReceiptResult.NOT_FOUND] * len(self._seen)
         errors: list[TickwheelError] = []
 
-        async def carry_out(part: _Part) -> None:
-            try:
-                found = await part.act(part.receipts)
-            except TickwheelError as error:
-                errors.append(error)
-                return
-            for place, result in zip(part.places, found, strict=True):
-                results[place] = result
+        async def carry_out(rest: Iterator[_Part]) -> None:
+            for part in rest:
+                try:
+                    found = await part.act(part.receipts)
+                except TickwheelError as error:
+                    errors.append(error)
+                    continue
+                for place, result in zip(part.places, found, strict=True):
+                    results[place] = result
 
+        rest = iter(self._parts.values())
         async with anyio.create_task_group() as group:
-            for part in self._parts.values():
-                group.start_soon(carry_out, part)
+            for _ in range(min(_AT_ONCE, len(self._parts))):
+                group.start_soon(carry_out, rest)
         if errors:
             raise errors[0]
         return results
@@ -123,7 +142,7 @@ class _Parts:
 
 async def settle_deliveries(asked: Asked) -> Response:
     """Each receipt has a result of its own; a request that was not answered can be sent again."""
-    wanted = reading.decode(Settle, asked.body)
+    wanted = await reading.decode_large(Settle, asked.body)
     acks, nacks = len(wanted.ack), len(wanted.nack)
     count = acks + nacks + len(wanted.extend)
     if not 1 <= count <= MAX_BATCH:
@@ -131,12 +150,10 @@ async def settle_deliveries(asked: Asked) -> Response:
             400, "bad_argument", f"There are {count:,} receipts. Send 1 to {MAX_BATCH:,}.", pointer=""
         )
     parts = _Parts(asked)
-    for index, text in enumerate(wanted.ack):
-        parts.ack(text, f"/ack/{index}")
-    for index, nack in enumerate(wanted.nack):
-        parts.nack(nack, f"/nack/{index}")
-    for index, extend in enumerate(wanted.extend):
-        parts.extend(extend.receipt, extend.by, f"/extend/{index}")
+    if count > _MANY:  # others are served meanwhile
+        await aside(parts.add, wanted)
+    else:
+        parts.add(wanted)
     results = await parts.settle()
     asked.shared.credits.settled(parts.settled(results))
     return json(Settled(results[:acks], results[acks : acks + nacks], results[acks + nacks :]))

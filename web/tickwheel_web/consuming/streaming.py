@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -32,6 +33,8 @@ MAX_HOLD_S: Final = 3_600.0
 """So long the lease of one delivery is renewed."""
 _COMMENT: Final = b":\n\n"
 _FETCHED_BYTES: Final = 256 * 1024
+_AT_ONCE: Final = 50
+"""So many deliveries are written before others go on, where nothing makes the writer wait."""
 _RENEWED_AT: Final = 1 / 3
 """Of a lease."""
 _ASK_AFTER_S: Final = 1.0
@@ -120,12 +123,15 @@ class _Stream(Response):
         receipts = [Receipt(fetched.group_id, *pair) for pair in pairs]
         self._credit.take(receipts, anyio.current_time())
         self._unseen.update(receipts)
-        for receipt, data in zip(receipts, encoded_deliveries(fetched, self._group), strict=True):
+        deliveries = encoded_deliveries(fetched, self._group)
+        for index, (receipt, data) in enumerate(zip(receipts, deliveries, strict=True), 1):
             if (
                 receipt in self._credit.outstanding
             ):  # else its lease has ended, because the others were read slowly
                 await self._write(send, b"id: %d\n" % receipt.id + _data(data))
             self._unseen.discard(receipt)
+            if index % _AT_ONCE == 0:
+                await checkpoint()
         if not receipts:
             await self._write(send, _COMMENT)
 
@@ -187,7 +193,9 @@ class _Stream(Response):
 
 def _data(encoded: bytes) -> bytes:
     """An event. A body may have line breaks between its parts, where JSON allows them."""
-    return b"data: " + b"\ndata: ".join(encoded.splitlines()) + b"\n\n"
+    if b"\r" in encoded:
+        encoded = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return b"data: " + encoded.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
 def _by_group(receipts: Iterable[Receipt]) -> dict[int, list[Receipt]]:

@@ -52,6 +52,11 @@ class Templates:
             "time_now": lambda: datetime.now(UTC),
         }
 
+    def compile(self) -> None:
+        """All of them now. Else each is compiled when somebody first wants its page, and others wait meanwhile."""
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
+
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         """The page that a template makes of these values, for who has made this request."""
         root = request.scope.get("root_path", "")

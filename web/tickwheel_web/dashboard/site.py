@@ -87,6 +87,10 @@ class Dashboard:
             finally:
                 group.cancel_scope.cancel()
 
+    def compile(self) -> None:
+        """All templates, before somebody wants a page."""
+        self._site.templates.compile()
+
     def routes(self) -> list[BaseRoute]:
         """Of all pages, and of what belongs to them."""
         rows: dict[str, list[Page]] = {}

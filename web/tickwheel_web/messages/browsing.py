@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from tickwheel import ChangeResult
+from tickwheel import BrowsedMessage, ChangeResult
 from tickwheel.errors import BadArgument
 from tickwheel_web import reading
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.filters import where_of
+from tickwheel_web.large.aside import aside
 from tickwheel_web.messages.shapes import ChangeAll, ChangedAll, Listed, MessageRow, listed_of
 from tickwheel_web.paging import page_of_ids
 from tickwheel_web.shapes import duration_of, moment_of, or_none
 
+_MANY: Final = 100
+"""So many messages are put into an answer while others are served."""
 _OF_ACTION: Final = {
     "cancel": ("stop",),
     "reschedule": ("deliver_at", "delay", "priority"),
@@ -34,6 +38,12 @@ async def list_messages(asked: Asked) -> Response:
     found, following = await page_of_ids(
         browse, query.after, query.limit, has_bodies=has_bodies, **where_of(query)
     )
+    if has_bodies or len(found) > _MANY:
+        return await aside(_listed, found, following, has_bodies=has_bodies)
+    return _listed(found, following, has_bodies=has_bodies)
+
+
+def _listed(found: Sequence[BrowsedMessage], following: str | None, *, has_bodies: bool) -> Response:
     return json(Listed([listed_of(one, has_body=has_bodies) for one in found], following))
 
 

@@ -68,7 +68,7 @@ async def cancel_message_by_key(asked: Asked) -> Response:
 
 async def change_message(asked: Asked) -> Response:
     """By id."""
-    change = reading.decode(Change, asked.body)
+    change = await reading.decode_large(Change, asked.body)
     if _is_other(change):
         return await _replace(asked, await asked.client.message(id=asked.id), change)
     return _answer(await asked.client.reschedule(id=asked.id, **_new(change)), _RESCHEDULED)
@@ -76,7 +76,7 @@ async def change_message(asked: Asked) -> Response:
 
 async def change_message_by_key(asked: Asked) -> Response:
     """By topic and key."""
-    change = reading.decode(Change, asked.body)
+    change = await reading.decode_large(Change, asked.body)
     topic, key = asked.path("topic"), asked.path("key")
     if _is_other(change):
         return await _replace(asked, await asked.client.message(topic, key=key), change)

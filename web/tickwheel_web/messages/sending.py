@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tickwheel import SendResult
-from tickwheel.errors import BadArgument, BadTime, BadTopicName, Forbidden, NaiveDatetime, TickwheelError
+from tickwheel.errors import (
+    BadArgument,
+    BadTime,
+    BadTopicName,
+    Forbidden,
+    HeadersTooLarge,
+    NaiveDatetime,
+    TickwheelError,
+)
 from tickwheel_web import reading
 from tickwheel_web.bodies import CONTENT_TYPE, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
+from tickwheel_web.large.aside import aside
+from tickwheel_web.large.pieces import PIECE_BYTES, lines_of, pieces_of
 from tickwheel_web.messages.raw import need_raw
 from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
@@ -26,6 +37,9 @@ HEADER_PREFIX: Final = "tw-header-"
 _AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
 _SEND: Final = msgspec.json.Decoder(Send, dec_hook=read_other)
 _SENDS: Final = msgspec.json.Decoder(list[Send], dec_hook=read_other)
+_RAWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_MANY: Final = 1_000
+"""So many results are put into an answer while others are served."""
 
 
 class Ready(NamedTuple):
@@ -45,6 +59,9 @@ class Ready(NamedTuple):
         found = self._asdict()
         del found["body"]
         return found
+
+
+_Parts: TypeAlias = dict[tuple[bool, bool], list[tuple[int, Ready]]]
 
 
 def made_ready(message: Send) -> Ready:
@@ -92,7 +109,7 @@ async def send_message(asked: Asked) -> Response:
                 "Query parameters are for bodies that are no JSON. Write them as fields.",
                 pointer=f"?{next(iter(asked.request.query_params))}",
             )
-        ready = made_ready(reading.decode(Send, asked.body))
+        ready = made_ready(await reading.decode_large(Send, asked.body))
     else:
         ready = _raw(asked.request, asked.query, asked.body)
     if ready.key is None:
@@ -112,12 +129,34 @@ async def send_batch(asked: Asked) -> Response:
             "Idempotency-Key would be the key of many messages.", advice="Give each message a key of its own."
         )
     content_type = reading.media_type(asked.request)
+    if len(asked.body) > PIECE_BYTES:  # others are served meanwhile
+        results, parts = await aside(_sorted, asked.body, content_type)
+    else:
+        results, parts = _sorted(asked.body, content_type)
+    for part in parts.values():
+        for (index, _), result in zip(part, await _send_part(asked, part), strict=True):
+            results[index] = result
+    if len(results) > _MANY:
+        return await aside(_answer, results)
+    return _answer(results)
+
+
+def _answer(results: dict[int, SendResult | TickwheelError | Refused]) -> Response:
+    items = [_item(results[index]) for index in range(len(results))]
+    stored = sum(isinstance(result, SendResult) for result in results.values())
+    return json(SentBatch(items, stored, len(items) - stored))
+
+
+def _sorted(
+    data: bytes, content_type: str
+) -> tuple[dict[int, SendResult | TickwheelError | Refused], _Parts]:
+    """Why each message that is refused is, and the others, each with its place in the request. One call of the client
+    has one kind of time, and a priority for all or for none. Raises Refused."""
     results: dict[int, SendResult | TickwheelError | Refused] = {}
-    # One call of the client has one kind of time, and a priority for all or for none.
-    parts: dict[tuple[bool, bool], list[tuple[int, Ready]]] = {}
-    for index, message in enumerate(_messages(asked.body, content_type)):
+    parts: _Parts = {}
+    for index, message in enumerate(_messages(data, content_type)):
         try:
-            if isinstance(message, Refused):
+            if isinstance(message, Exception):
                 raise message
             ready = made_ready(message)
             _check_times(ready)
@@ -126,53 +165,55 @@ async def send_batch(asked: Asked) -> Response:
             continue
         kind = ready.delay is not None, ready.priority is not None
         parts.setdefault(kind, []).append((index, ready))
-    for part in parts.values():
-        for (index, _), result in zip(part, await _send_part(asked, part), strict=True):
-            results[index] = result
-    items = [_item(results[index]) for index in range(len(results))]
-    stored = sum(isinstance(result, SendResult) for result in results.values())
-    return json(SentBatch(items, stored, len(items) - stored))
+    return results, parts
 
 
-def _messages(data: bytes, content_type: str) -> Sequence[Send | Refused]:
-    """The messages of a batch, each by itself or why not. Raises Refused (400) for what is no list at all."""
-    try:  # usually all are well
-        found = _SEND.decode_lines(data) if content_type in NDJSON else _SENDS.decode(data)
-        name = repeated_name(data, is_lines=content_type in NDJSON)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _one_by_one(data, content_type)
-    if name is not None:
-        return _one_by_one(data, content_type)
-    _check_count(len(found))
+def _messages(data: bytes, content_type: str) -> Sequence[Send | Refused | HeadersTooLarge]:
+    """The messages of a batch, each by itself or why not. Raises Refused (400) for what is no list at all, and for one
+    that is too long."""
+    is_lines = content_type in NDJSON
+    pieces = list(lines_of(data) if is_lines else pieces_of(data))
+    counts = [_count(piece, is_lines=is_lines, is_all=len(pieces) == 1) for piece in pieces]
+    total = sum(counts)
+    if not 1 <= total <= MAX_BATCH:
+        raise Refused(
+            400, "bad_argument", f"There are {total:,} messages. Send 1 to {MAX_BATCH:,}.", pointer=""
+        )
+    found: list[Send | Refused | HeadersTooLarge] = []
+    for piece in pieces:
+        found += _of_piece(piece, len(found), is_lines=is_lines)
     return found
 
 
-def _one_by_one(data: bytes, content_type: str) -> list[Send | Refused]:
-    if content_type in NDJSON:
-        lines: list[Any] = [line for line in data.split(b"\n") if line.strip()]
-    else:
-        try:
-            lines = msgspec.json.decode(data, type=list[msgspec.Raw])
-        except msgspec.ValidationError:
-            detail = f"The batch is no list. A single message goes to …/messages, lines are {NDJSON[0]}."
-            raise Refused(400, "bad_json", detail, pointer="") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(400, "bad_json", of_json(error), pointer="") from None
-    _check_count(len(lines))
-    return [_one(line, index) for index, line in enumerate(lines)]
+def _count(piece: bytes, *, is_lines: bool, is_all: bool) -> int:
+    """How many messages, whatever they are; `is_all`: there is no other piece. Raises Refused (400)."""
+    if is_lines:
+        return sum(map(bool, map(bytes.strip, piece.split(b"\n"))))
+    try:
+        return len(_RAWS.decode(piece))
+    except msgspec.ValidationError:
+        detail = f"The batch is no list. A single message goes to …/messages, lines are {NDJSON[0]}."
+        raise Refused(400, "bad_json", detail, pointer="") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        detail = of_json(error) if is_all else "This is no JSON."  # a piece does not know its place
+        raise Refused(400, "bad_json", detail, pointer="") from None
 
 
-def _check_count(count: int) -> None:
-    if not 1 <= count <= MAX_BATCH:
-        raise Refused(
-            400, "bad_argument", f"There are {count:,} messages. Send 1 to {MAX_BATCH:,}.", pointer=""
-        )
+def _of_piece(piece: bytes, first: int, *, is_lines: bool) -> Sequence[Send | Refused | HeadersTooLarge]:
+    """Its messages; `first`: the place of the first of them in the request."""
+    if len(piece) <= 4 * PIECE_BYTES:  # else there is a large one among them, which is looked at before
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # usually all are well
+            found = _SEND.decode_lines(piece) if is_lines else _SENDS.decode(piece)
+            if repeated_name(piece, is_lines=is_lines) is None:
+                return found
+    lines = [line for line in piece.split(b"\n") if line.strip()] if is_lines else _RAWS.decode(piece)
+    return [_one(line, first + index) for index, line in enumerate(lines)]
 
 
-def _one(line: bytes | msgspec.Raw, index: int) -> Send | Refused:
+def _one(line: bytes | msgspec.Raw, index: int) -> Send | Refused | HeadersTooLarge:
     try:
         return reading.decode(Send, line, f"/{index}")
-    except Refused as refused:
+    except (Refused, HeadersTooLarge) as refused:
         return refused
 
 
@@ -208,7 +249,7 @@ async def _send_part(
             asked.path("topic"),
             list(bodies),
             keys=keys if any(keys) else None,
-            headers=headers[0] if is_one else headers,
+            headers=headers[0] if is_one else list(headers),
             order_keys=order_keys if any(order_keys) else None,
             priority=None if priorities[0] is None else priorities,
             auto_key=True,

@@ -18,7 +18,7 @@ _NO_BODY: Final = (b"", "")
 
 async def send_http_task(asked: Asked) -> Response:
     """201: stored; 200: its key was there."""
-    given = reading.decode(HttpTask, asked.body)
+    given = await reading.decode_large(HttpTask, asked.body)
     has_body = any(getattr(given, form) is not UNSET for form in FORMS)
     body, content_type = body_of(given) if has_body else _NO_BODY
     headers = {} if given.headers is UNSET else dict(given.headers)

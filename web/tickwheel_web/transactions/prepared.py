@@ -25,7 +25,7 @@ _NOT: Final = {
 
 async def prepare_message(asked: Asked) -> Response:
     """201: stored; 200: one with its key waits already."""
-    wanted = reading.decode(Prepare, asked.body)
+    wanted = await reading.decode_large(Prepare, asked.body)
     message = made_ready(wanted)
     if message.key is None:
         message = message._replace(key=reading.idempotency_key(asked.request))

@@ -22,7 +22,7 @@ from tickwheel_web.transactions.shapes import Acks, Committed, Move, SendTo, Tra
 
 async def commit_transaction(asked: Asked) -> Response:
     """All of it, or nothing; a request that was not answered can be sent again with the same id."""
-    wanted = reading.decode(Transaction, asked.body)
+    wanted = await reading.decode_large(Transaction, asked.body)
     given = wanted.id if isinstance(wanted.id, str) else reading.idempotency_key(asked.request)
     transaction = asked.client.transaction(
         id=None if given is None else _id_of(reading.token(asked.request), given)

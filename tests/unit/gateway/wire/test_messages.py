@@ -297,3 +297,19 @@ def test_a_birth_that_no_calendar_has_is_no_reason_to_refuse(seconds: int, kept:
     one = message()
     one.system_properties.born_timestamp.seconds = seconds
     assert stored(sent(one, SENDER, Limits(), NOW_MS))["rocketmq"].get("born_ms") == kept
+
+
+@pytest.mark.parametrize(
+    "system",
+    [{"tag": "a|" * 200_000}, {"keys": [" "] * 20_000}, {"keys": ["\0" * 300_000]}],
+    ids=["a tag", "many keys", "a key"],
+)
+def test_what_is_far_too_large_is_not_looked_into(system: dict[str, Any]) -> None:
+    """The rules for what is in it would take as long as it is large, with nobody served meanwhile."""
+    one = schema.Message(body=b"x")
+    one.system_properties.message_id = "01AB"
+    one.system_properties.tag = system.get("tag", "")
+    one.system_properties.keys.extend(system.get("keys", ()))
+    with pytest.raises(Refused) as refused:
+        sent(one, Sender("c", "h"), Limits(), 0)
+    assert refused.value.code == Code.MESSAGE_PROPERTIES_TOO_LARGE

@@ -1,0 +1,1 @@
+"""What is large: taken in pieces, and beside the event loop."""

@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from tickwheel import Client, Message
 from tickwheel.testing import TestBroker, broker
+from tickwheel.watching.numbers import gauge
 from tickwheel_web.dashboard.figures.history import EVERY_S, History
 
 WORKED: Final = timedelta(minutes=62)
@@ -148,9 +149,9 @@ class Shop:
             pass
 
     async def _is_behind(self) -> bool:
-        """The wheel has not turned to now yet: a thread may be at work for it."""
-        stats = await self._client.stats()
-        return stats.tick_ms < stats.now_ms
+        """Something is due that is not where it belongs yet: a thread may be at work for it. The wheel itself does not
+        turn for nothing."""
+        return bool(gauge(await self._client.figures(totals_only=True), "due_backlog"))
 
     async def go_on(self) -> None:
         """As fast as time, so that there is something to see."""

@@ -114,6 +114,6 @@ def test_dead_letters_are_replayed(tabs: Tabs, site: Site, scripts: bool) -> Non
     page.get_by_role("link", name=f"no such address: {scripts}").click()
     if scripts:
         assert violations(page) == []
-    page.get_by_role("checkbox").check()
+    page.get_by_role("checkbox", name="Select letter").check()
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status")).to_contain_text("1 replayed.")

@@ -105,9 +105,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.endpoint_tests",
         "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
-        "tickwheel.protocol.signing_secrets",
-        "tickwheel.protocol.target_headers",
-        "tickwheel.protocol.target_urls",
+        "tickwheel.protocol.targets.signing_secrets",
+        "tickwheel.protocol.targets.target_headers",
+        "tickwheel.protocol.targets.target_urls",
         "tickwheel.protocol.units",
         *PUBLIC,
     },
@@ -129,7 +129,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.grants",
         "tickwheel.protocol.readable",
         # What the broker makes where none is given, and what of it may be shown.
-        "tickwheel.protocol.signing_secrets",
+        "tickwheel.protocol.targets.signing_secrets",
         *PUBLIC,
     },
 }

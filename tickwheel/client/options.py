@@ -97,6 +97,7 @@ class BrokerSettings(TypedDict, total=False):
     max_connections: int
     max_connections_per_address: int
     max_topics: int
+    max_topics_per_token: int
     max_groups: int
     max_subscriptions: int
     auto_create_topics: bool

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tickwheel.protocol import signing_secrets, target_headers, target_urls
 from tickwheel.protocol.bodies.endpoints import MAX_ENDPOINT_BYTES, Endpoint
 from tickwheel.protocol.errors import BadEndpoint
+from tickwheel.protocol.targets import signing_secrets, target_headers, target_urls
 
 OWN: Final = frozenset(
     {

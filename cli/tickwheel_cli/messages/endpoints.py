@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from tickwheel.protocol import signing_secrets
 from tickwheel.protocol.limits import MAX_ATTEMPTS
-from tickwheel.protocol.target_headers import METHODS
+from tickwheel.protocol.targets import signing_secrets
+from tickwheel.protocol.targets.target_headers import METHODS
 from tickwheel.protocol.units import format_duration
 from tickwheel_cli.shared.options import (
     DURATION,

@@ -20,7 +20,7 @@ from ipaddress import (
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from tickwheel.protocol.target_urls import check_url
+from tickwheel.protocol.targets.target_urls import check_url
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from tickwheel.protocol import target_headers
 from tickwheel.protocol.receipts import Receipt, encode_receipt
-from tickwheel.protocol.target_urls import matches
+from tickwheel.protocol.targets import target_headers
+from tickwheel.protocol.targets.target_urls import matches
 from tickwheel_push.http.addresses import AddressRefused, Allowed, Location
 from tickwheel_push.http.cloud_event import (
     DEFAULT_TYPE,

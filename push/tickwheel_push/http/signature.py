@@ -7,7 +7,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from tickwheel.protocol.signing_secrets import secret_bytes
+from tickwheel.protocol.targets.signing_secrets import secret_bytes
 
 
 def webhook_id(message_id: int) -> str:

@@ -21,7 +21,7 @@ from tickwheel.errors import (
     UnknownGroup,
     UrlNotAllowed,
 )
-from tickwheel.protocol.target_headers import Task, task_of
+from tickwheel.protocol.targets.target_headers import Task, task_of
 
 URL = "https://shop.example/hooks"
 SECRET = "whsec_" + "c2VjcmV0" * 4

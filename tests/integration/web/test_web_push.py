@@ -11,7 +11,7 @@ import tickwheel
 import tickwheel.web
 from tests.support.clients.asgi import Caller
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
-from tickwheel.protocol.target_headers import Task, task_of
+from tickwheel.protocol.targets.target_headers import Task, task_of
 
 SHOP = {"topic": "orders", "url": "https://shop.example/hooks"}
 TASKS = {"topic": "jobs", "allow_urls": ["https://*.example/jobs/*"]}

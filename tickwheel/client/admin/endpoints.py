@@ -18,7 +18,6 @@ from tickwheel.client.consumer.subscription import Start, start_of_group
 from tickwheel.client.options import EndpointFormat
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import Delay, duration_ms
-from tickwheel.protocol import target_headers, target_urls
 from tickwheel.protocol.bodies import endpoints as bodies
 from tickwheel.protocol.bodies.endpoints import (
     DEFAULT_RETRY_DELAYS_MS,
@@ -39,6 +38,7 @@ from tickwheel.protocol.bodies.endpoints import (
 from tickwheel.protocol.endpoint_states import MAX_REASON_CHARS, ToldState
 from tickwheel.protocol.errors import BadArgument, BadEndpoint, UrlNotAllowed
 from tickwheel.protocol.limits import MAX_ATTEMPTS, MAX_ID
+from tickwheel.protocol.targets import target_headers, target_urls
 from tickwheel.stats import EndpointState, datetime_of
 
 _STATUS: Final = re.compile(r"HTTP (\d{3})\b")

@@ -8,8 +8,8 @@ import anyio
 from starlette.responses import Response
 
 from tickwheel import Client, EndpointAttempt
-from tickwheel.protocol import signing_secrets
 from tickwheel.protocol.readable import noun
+from tickwheel.protocol.targets import signing_secrets
 from tickwheel_web.dashboard.acting import need_typed
 from tickwheel_web.dashboard.forms import whole
 from tickwheel_web.dashboard.page import Viewed

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from tickwheel import Endpoint, EndpointAttempt
 from tickwheel.errors import TickwheelError
-from tickwheel.protocol import signing_secrets
+from tickwheel.protocol.targets import signing_secrets
 from tickwheel.stats import GroupStats
 from tickwheel_web.dashboard.listing import listed
 from tickwheel_web.dashboard.page import Viewed

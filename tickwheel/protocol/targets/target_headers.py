@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from tickwheel.protocol import target_urls
+from tickwheel.protocol.targets import target_urls
 
 METHODS: Final = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD")
 """Those that a task may have; the first one is that of a task that names none."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.run.cases import table
 from tests.support.run.profile import examples
-from tickwheel.protocol.target_urls import check_pattern, check_url, matches, shortened
+from tickwheel.protocol.targets.target_urls import check_pattern, check_url, matches, shortened
 
 GOOD = (
     "https://shop.example",

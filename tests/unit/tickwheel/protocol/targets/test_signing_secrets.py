@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from tests.support.run.cases import table
-from tickwheel.protocol.signing_secrets import new_secret, secret_bytes, shortened
+from tickwheel.protocol.targets.signing_secrets import new_secret, secret_bytes, shortened
 
 
 def test_new_ones_are_good_and_never_the_same() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from tests.support.run.cases import table
-from tickwheel.protocol.target_headers import MAX_HEADERS, METHODS, Task, check_headers, task_headers, task_of
+from tickwheel.protocol.targets.target_headers import (
+    MAX_HEADERS,
+    METHODS,
+    Task,
+    check_headers,
+    task_headers,
+    task_of,
+)
 
 URL = "https://a.example/x"
 

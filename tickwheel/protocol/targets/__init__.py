@@ -1,0 +1,1 @@
+"""What `tickwheel push` calls: URLs, headers, and the secrets that sign requests."""

@@ -5,6 +5,26 @@ from pathlib import Path
 from runpy import run_path
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError, CompileError, ExecError, LinkError, PlatformError
+
+ADVICE = """
+Tickwheel is compiled where it is installed, and that failed: see above what the compiler said.
+It needs a C compiler and the headers of Python. On Debian and Ubuntu:
+
+    sudo apt-get install python3-venv python3-dev gcc libc6-dev
+"""
+
+
+class Build(build_ext):
+    """Says what is needed, where pip shows it last."""
+
+    def build_extensions(self) -> None:
+        try:
+            super().build_extensions()
+        except (CCompilerError, CompileError, ExecError, LinkError, PlatformError) as error:
+            raise SystemExit(f"{error}\n{ADVICE}") from None
+
 
 modules = ["native/build.py:ffi"]
 gateway = Path("gateway/native")
@@ -17,5 +37,6 @@ if os.environ.get("TICKWHEEL_COMPILED") == "keep":
 
 setup(
     cffi_modules=modules,
+    cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -9,15 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from tickwheel.errors import CeleryMissing
+
 try:
     from tickwheel.celery.registration import TRANSPORT, register
 except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in ("amqp", "celery", "kombu"):
+    if (error.name or "").partition(".")[0] not in ("amqp", "celery", "kombu"):
         raise
-    raise ModuleNotFoundError(
-        f"tickwheel.celery needs {error.name}, which is not installed. Use: pip install 'tickwheel[celery]'",
-        name=error.name,
-    ) from error
+    raise CeleryMissing from error
 
 if TYPE_CHECKING:
     from tickwheel.celery.control import Control, cancel, reschedule, scheduled

@@ -143,7 +143,12 @@ def __getattr__(name: str) -> Any:
     if name == "inbox":  # a module, which has the functions of an inbox with the usual name
         return importlib.import_module("tickwheel.outbox.inbox")
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "sqlalchemy":
+                raise
+            raise SqlMissing from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -15,11 +15,11 @@ class OutboxError(TickwheelError):
     advice = "docs/how-to/outbox.md says what the outbox expects of a database."
 
 
-class SqlMissing(OutboxError):
+class SqlMissing(OutboxError, ImportError):
     """SQLAlchemy is not installed."""
 
-    code = "sql_missing"
-    advice = "pip install 'tickwheel[sql]'"
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[sql]'."
 
 
 class DriverMissing(OutboxError):

@@ -27,8 +27,8 @@ class SparkError(TickwheelError):
 class SparkMissing(SparkError):
     """PySpark is not installed."""
 
-    code = "spark_missing"
-    advice = "pip install 'tickwheel[spark]'"
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[spark]'."
 
 
 class JavaMissing(SparkError):

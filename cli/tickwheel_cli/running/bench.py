@@ -6,6 +6,8 @@ from importlib import import_module
 
 import click
 
+from tickwheel_cli.shared.failures import CommandError
+
 
 @click.command(
     add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
@@ -18,4 +20,12 @@ def bench(ctx: click.Context) -> int:
     tickwheel bench --help
     """
     # Found by name: the harness is for measuring, so nothing else of the command line depends on it.
+    try:
+        import_module("tickwheel_bench.command")
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            "extra_missing",
+            f"The benchmarks need {error.name}, which is not installed.",
+            "Install what they compare with: pip install 'tickwheel[celery,dramatiq,rocketmq,spark,sql,web]'.",
+        ) from error
     return int(import_module("tickwheel_bench").main(ctx.args) or 0)

@@ -34,7 +34,7 @@ def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, no_jav
     assert (java["name"], java["ok"]) == ("java", False)
     assert "none was found. Install Java 17 or newer" in java["detail"]
     assert (pyspark["name"], pyspark["ok"]) == ("pyspark", False)
-    assert "pyspark cannot be imported. pip install 'tickwheel[spark]'" in pyspark["detail"]
+    assert "pyspark cannot be imported. Install it: pip install 'tickwheel[spark]'" in pyspark["detail"]
 
 
 COMMANDS = [
@@ -71,7 +71,7 @@ def test_a_command_says_what_is_missing(tmp_path: Path, missing: str) -> None:
     assert done.stdout.splitlines() == ["1"] * len(COMMANDS)
     for number, command in enumerate(COMMANDS):
         said = (tmp_path / f"{number}.stderr").read_text()
-        assert said.startswith("error [spark_missing]"), (command, said)
+        assert said.startswith("error [extra_missing]"), (command, said)
         assert f"{missing} cannot be imported" in said
         assert "pip install 'tickwheel[spark]'" in said
 

@@ -49,6 +49,13 @@ class GatewayMissing(TickwheelError, ImportError):
     advice = "Install it: pip install 'tickwheel[rocketmq]'."
 
 
+class CeleryMissing(TickwheelError, ModuleNotFoundError):
+    """The broker for Celery was asked for, and Celery is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[celery]'."
+
+
 class DramatiqMissing(TickwheelError, ImportError):
     """The broker for Dramatiq was asked for, and Dramatiq is not installed."""
 

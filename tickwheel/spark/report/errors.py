@@ -29,5 +29,5 @@ class EarlierRefused(ReportError):
 class PlottingMissing(ReportError):
     """The library that draws the charts, or makes the page, is not installed."""
 
-    code = "matplotlib_missing"
-    advice = "pip install 'tickwheel[spark]'"
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[spark]'."

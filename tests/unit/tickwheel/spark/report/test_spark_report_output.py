@@ -159,7 +159,7 @@ def test_without_matplotlib_nothing_is_begun(
     nothing: Any = None
     with pytest.raises(PlottingMissing, match="cannot be imported") as caught:
         make_report(nothing, report_options(tmp_path), tmp_path / "report")
-    assert caught.value.advice == "pip install 'tickwheel[spark]'"
+    assert caught.value.advice == "Install it: pip install 'tickwheel[spark]'."
     assert list(tmp_path.iterdir()) == []
 
 

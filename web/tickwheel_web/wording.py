@@ -70,6 +70,8 @@ def of_json(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "The JSON is nested too deeply."
     told = str(error)
+    if "utf-8" in told.lower():  # of msgspec from 0.23 on
+        return "This is no JSON: it is no UTF-8."
     if "truncated" in told:
         return "This is no JSON: it ends too early."
     place = _PLACE.search(told)

@@ -18,6 +18,7 @@ from tickwheel.client.calls import Call
 from tickwheel.client.session import Session
 from tickwheel.protocol.bodies.admin import Drop
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, ReserveIds
+from tickwheel.protocol.bodies.endpoints import TellEndpoints
 from tickwheel.protocol.bodies.fetching import EndFetch
 from tickwheel.protocol.bodies.requests import (
     FRAME_TYPE_OF_REQUEST,
@@ -238,6 +239,7 @@ NOT_OVER_HTTP = {
     PlanJob: "a part of bulk scheduling by Spark",
     ReserveIds: "as PLAN_JOB",
     AdoptJob: "as PLAN_JOB",
+    TellEndpoints: "what `tickwheel push` says of its own work",
 }
 
 

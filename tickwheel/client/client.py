@@ -313,9 +313,9 @@ class Client(
     ) -> SendResult:
         """As ``send``, with a body of JSON, which has the header ``content-type``: what JSON can express, datetimes,
         dataclasses and structs of msgspec. ``message.json()`` reads it. ``options`` are those of ``send``."""
-        return await self.send(
-            topic, json_bytes(value), headers={**JSON_HEADERS, **(headers or {})}, **options
-        )
+        if headers is None or isinstance(headers, Mapping):
+            headers = {**JSON_HEADERS, **(headers or {})}
+        return await self.send(topic, json_bytes(value), headers=headers, **options)
 
     async def send(
         self,

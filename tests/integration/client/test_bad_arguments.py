@@ -383,6 +383,7 @@ def test_of_many_what_is_no_time_refuses_the_call_and_what_is_out_of_range_its_o
 
 
 VALID: dict[str, Any] = {
+    "value": {"a": 1},
     "topic": "w", "body": b"x", "bodies": [b"x"], "name": "w", "sql": "select 1", "ids": [1], "id": 1, "key": "k",
     "keys": ["k"], "group": "g", "topics": ["w"], "count": 1, "job": "0" * 32, "log_id": "0" * 16, "runs": [(1, 1)],
     "done_before": NOW, "to": "latest", "group_id": 1, "receipts": [(1, 1)], "duration": timedelta(seconds=1),

@@ -459,6 +459,7 @@ async def _place(place: Place) -> None:
 ELSEWHERE = {
     "Client.query": "test_a_query_that_is_cancelled: each try leaves the broker a query to end",
     "Client.query_arrow": "as Client.query",
+    "Client.send_json": "as Client.send",
     "Client.fetch_as": "as Client.fetch, for the blocking client",
     "Client.work": "tests/unit/tickwheel/worker/test_work.py: what was not finished goes back",
     "CheckedMessage.commit": "the request of Prepared.commit, on the same session",

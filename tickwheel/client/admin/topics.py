@@ -11,7 +11,7 @@ import msgspec
 from tickwheel.client.admin.changes import Where, filter_fields
 from tickwheel.client.admin.groups import standing
 from tickwheel.client.admin.vitess import parse_vitess
-from tickwheel.client.checks import flag, listed, many_ids, shown, text, whole, whole_or_none
+from tickwheel.client.checks import flag, listed, many_ids, one_id, shown, text, whole, whole_or_none
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.headers import headers_of
 from tickwheel.client.options import TopicSettings
@@ -188,6 +188,7 @@ class TopicRequests(Requests):
         """
         check_name(topic)
         after_ms = whole(after_ms, "after_ms", 0, MAX_TIME_MS)
+        after_id = one_id(after_id, "after_id")
         request = Browse(
             topic=topic,
             after_id=[after_ms, after_id] if flag(soonest, "soonest") else after_id,

@@ -313,6 +313,7 @@ class Client(
     ) -> SendResult:
         """As ``send``, with a body of JSON, which has the header ``content-type``: what JSON can express, datetimes,
         dataclasses and structs of msgspec. ``message.json()`` reads it. ``options`` are those of ``send``."""
+        known(options, SendOptions.__annotations__, "send_json")
         if headers is None or isinstance(headers, Mapping):
             headers = {**JSON_HEADERS, **(headers or {})}
         return await self.send(topic, json_bytes(value), headers=headers, **options)

@@ -40,7 +40,7 @@ def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> No
             f"--build-lib={tmp_path}/lib",
         ],
         cwd=TREE,
-        env={**os.environ, "CC": "/nonexistent/gcc", "TICKWHEEL_NGHTTP2": "off"},
+        env={**os.environ, "CC": "/nonexistent/gcc", "TICKWHEEL_NGHTTP2": "off", "TICKWHEEL_COMPILED": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -65,6 +65,7 @@ def watch_web(limit: float) -> None:
         *,
         name: str | None = None,
         context: Context | None = None,
+        **_: Any,  # from 3.13 on also whether it begins at once, which none does
     ) -> asyncio.Task[Any]:
         return asyncio.Task(Measured(coroutine, meter), loop=loop, name=name, context=context)
 

@@ -114,9 +114,21 @@ def start_record(genesis: Genesis, before: Head) -> bytes:
     return pack(before._replace(kind=Kind.START, flags=0), pack_genesis(genesis))
 
 
-def announces(head: Head, following: Head) -> bool:
-    """Whether a START stands where it belongs: right before the DATA with which its segment begins."""
-    return following.kind is Kind.DATA and _place_in(head) == _place_in(following)
+class Announcements:
+    """Finds the DATA that have their START right before them."""
+
+    def __init__(self) -> None:
+        #: The record that was read last and its offset, if it is a START.
+        self._last: tuple[Head, int] | None = None
+
+    def read(self, head: Head, offset: int) -> bool:
+        """A reader has come to a record. Whether a START stands where it belongs: right before this DATA, with which
+        its segment begins."""
+        last, self._last = self._last, (head, offset) if head.kind is Kind.START else None
+        if last is None or head.kind is not Kind.DATA:
+            return False
+        start, start_offset = last
+        return start_offset == offset - 1 and _place_in(start) == _place_in(head)
 
 
 def _place_in(head: Head) -> tuple[int, int, int, int, int]:

@@ -15,8 +15,8 @@ from timerlog.files.disk import Disk
 from timerlog.files.small_files import seal, unseal
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.recovery.checkpoint import Place
-from timerlog.replication.genesis import announces
-from timerlog.replication.record import Head, Kind
+from timerlog.replication.genesis import Announcements
+from timerlog.replication.record import Head
 from timerlog.replication.rule import Said
 
 NAME: Final = "places"
@@ -41,8 +41,7 @@ class Places:
         self.all, self.starts = content.all, content.starts
         #: Of a batch that is not whole yet.
         self._begun: list[Place] = []
-        #: The START that was read last, and where it stands.
-        self._announced: tuple[Head, int] | None = None
+        self._announcements = Announcements()
 
     def note(self, place: Place) -> None:
         """Keeps it if it is far enough from the last one."""
@@ -57,12 +56,11 @@ class Places:
         """A reader has come to a record of the replicated log. Whether a segment begins in what now counts."""
         if said is Said.FENCED:
             self._begun.clear()
-        if head.kind is Kind.START:
-            self._announced = head, offset
+        is_announced = self._announcements.read(head, offset)
         if said not in (Said.PART, Said.BATCH):
             return False
         if head.position % self._segment_bytes == SEGMENT_HEADER_BYTES:
-            before = offset - (2 if self._is_announced(head, offset) else 1)
+            before = offset - (2 if is_announced else 1)  # a new reader begins with the START
             self._begun.append(Place(head.position, before, head.term, head.node, head.seq, head.chain))
         if said is Said.PART or not self._begun:
             return False
@@ -71,13 +69,6 @@ class Places:
         self._begun.clear()
         self._save()
         return True
-
-    def _is_announced(self, head: Head, offset: int) -> bool:
-        """Whether the record before it says which log it is: then a new reader begins there."""
-        if self._announced is None:
-            return False
-        start, at = self._announced
-        return at == offset - 1 and announces(start, head)
 
     def start_of(self, base: int) -> Place | None:
         """Before the first record of a segment; None: that is not known here."""

@@ -26,8 +26,8 @@ from tickwheel_broker.cluster.replicator import RETRY_S, append_fence
 from tickwheel_broker.cluster.shared_log import AppendFailed, SharedLog, SharedLogUnavailable
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.replication.genesis import (
+    Announcements,
     Upload,
-    announces,
     start_record,
     unpack_upload,
     upload_record,
@@ -113,7 +113,7 @@ class _Uploading:
         self._reader = Reader(upload.genesis.segment_bytes, State(end=upload.first))
         self._words = OwnWords(process=secrets.token_hex(8)).now()
         self._fenced = False
-        self._announced: tuple[Head, int] | None = None
+        self._announcements = Announcements()
         self._starts_at: int | None = None
         """Where the record stands at which a node that is new can begin as well as at the UPLOAD."""
         self._moved_s = trio.current_time()
@@ -210,12 +210,10 @@ class _Uploading:
             if self._fenced and not is_ours:
                 raise ClusterExists("Somebody else makes this cluster at the same moment.")
             self._fenced = is_ours
-        if head.kind is Kind.START and head.position == self._upload.first:
-            self._announced = head, offset
-        if self._starts_at is None and said in (Said.PART, Said.BATCH) and self._announced is not None:
-            start, at = self._announced
-            if at == offset - 1 and announces(start, head):
-                self._starts_at = at
+        is_announced = self._announcements.read(head, offset)
+        begins = is_announced and head.position == self._upload.first and said in (Said.PART, Said.BATCH)
+        if begins and self._starts_at is None:
+            self._starts_at = offset - 1
 
 
 def _parts(record: bytes) -> tuple[Head, memoryview]:

@@ -479,3 +479,16 @@ async def test_what_comes_due_of_one_topic(daemon: Daemon, visitor: Visitor, hor
     assert sum(listed) == (3 if horizon == "year" else 4)
     page = await visitor.get(f"/forecast?horizon={horizon}&topic=none-of-this-name")
     assert "due within" in page.text or "Nothing is scheduled." in page.text
+
+
+async def test_the_forecast_counts_whole_messages_at_its_axis(
+    visitor: Visitor, client: tickwheel.Client
+) -> None:
+    """Of 5 messages the middle of the axis said 2.5."""
+    await client.send_many("axis", [b"x"] * 5, delay=timedelta(hours=2))
+    page = await visitor.get("/forecast?horizon=day&topic=axis")
+    axis = page.html.partition('class="axis"')[2].partition("</div>")[0]
+    assert re.findall(r"<span>([^<]*)</span>", axis) == ["6", "4", "2", "0"]
+    assert re.findall(r'class="grid" d="([^"]*)"', page.html) == ["M0 0H48M0 33.3333H48M0 66.6667H48"]
+    bars = re.findall(r'class="bar( peak)?"[^>]* y="([\d.]+)"[^>]* height="([\d.]+)"', page.html)
+    assert [bar for bar in bars if float(bar[2])] == [(" peak", "16.67", "83.33")]

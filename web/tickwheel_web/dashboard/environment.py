@@ -46,8 +46,10 @@ class Templates:
         self._environment.globals |= {
             "asset": assets.path,
             "bars": drawing.bars,
+            "gaps": drawing.gaps,
             "level": drawing.level,
             "line": drawing.line,
+            "marks": drawing.marks,
             "noun": noun,
             "time_now": lambda: datetime.now(UTC),
         }

@@ -19,6 +19,7 @@ from tickwheel.stats import Figures, Histogram
 from tickwheel.watching.between import LATENESS, Between
 from tickwheel.watching.by_name import LatenessByName
 from tickwheel.watching.numbers import Numbers, numbers_of
+from tickwheel_web.dashboard.figures.traffic import Traffic
 
 EVERY_S: Final = 5.0
 DAY_SAMPLES: Final = 17_280
@@ -46,6 +47,7 @@ class History:
         self._most = samples
         self._gap_ms = int(every_s * _MS * _MISSING)
         self.by_name = LatenessByName(gap_ms=self._gap_ms)
+        self.traffic = Traffic(gap_ms=self._gap_ms)
         self._bounds: dict[str, list[float]] = {}
         self._clear()
 
@@ -79,6 +81,7 @@ class History:
         elif figures.now_ms <= self._last_ms:
             return
         self.by_name.add(figures)
+        self.traffic.add(figures)
         place = self._taken % self._most
         self._times_ms[place] = figures.now_ms
         self._started_ms[place] = figures.started_ms

@@ -132,7 +132,10 @@ function showLive() {
 
 // The stream or a part of the page could not be had; what is shown is from before.
 document.addEventListener("tw:stale", () => showState("stale"));
-document.addEventListener("htmx:after:swap", () => showState(""));
+document.addEventListener("htmx:after:swap", () => {
+  showState("");
+  showTimes(); // a text that was put in the place of another is no new node
+});
 
 function refresh() {
   openStream();

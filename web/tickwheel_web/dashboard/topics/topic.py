@@ -14,7 +14,7 @@ from tickwheel_web.dashboard.acting import counted, need_typed
 from tickwheel_web.dashboard.forms import Wrong
 from tickwheel_web.dashboard.page import Viewed
 from tickwheel_web.dashboard.topics import settings
-from tickwheel_web.dashboard.topics.activity import activities
+from tickwheel_web.dashboard.topics.activity import TICKS, activities, hour
 from tickwheel_web.dashboard.topics.holding import are_few, consumers, oldest
 
 MAX_GROUPS: Final = 200
@@ -30,6 +30,7 @@ async def topic(viewed: Viewed) -> Response:
     groups = sorted(await viewed.client.groups(name), key=lambda group: group.name)
     shown = groups[:MAX_GROUPS]
     is_quick = are_few(everything.values())
+    minutes = viewed.site.history.traffic.minutes(info.topic_id)
     looks = viewed.rights.sees(f"query:{name}") and (is_quick or viewed.query.scan)
     return viewed.page(
         "topics/topic.html",
@@ -48,6 +49,8 @@ async def topic(viewed: Viewed) -> Response:
         oldest=await _oldest(viewed, name, shown) if looks else None,
         credit=await _credit(viewed, name),
         activity=(await activities(viewed)).of_topic(name),
+        hour=hour(minutes) if minutes else None,
+        ticks=TICKS,
         settings=settings.settings(info),
     )
 

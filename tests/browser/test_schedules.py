@@ -60,6 +60,7 @@ def test_without_scripts(tabs: Tabs, site: Site) -> None:
 
 def test_a_secret_is_shown_once(tabs: Tabs) -> None:
     page = tabs.open("/endpoint/orders")
+    page.get_by_role("link", name="Settings", exact=True).click()
     page.get_by_role("button", name="Add a new secret").click()
     secret = page.get_by_label("Secret", exact=True).inner_text()
     assert secret.startswith("whsec_")

@@ -18,6 +18,7 @@ from tests.support.processes.guarded import Guarded
 from tickwheel.errors import UnknownEndpoint
 from tickwheel_web.dashboard.push import acting
 
+SETTINGS = "/endpoint/shop?tab=settings"
 FORM = {
     "name": "shop", "topic": "orders", "start": "latest", "url": "https://shop.example/hooks", "allow_urls": "",
     "headers": "authorization: Bearer abc", "format": "structured", "timeout": "20s", "max_in_flight": "4",
@@ -52,7 +53,11 @@ async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: 
         assert page.status == 200
         assert made.secrets[0] not in page.html
         assert "Bearer abc" not in page.html
-    assert "authorization" in (await visitor.get("/endpoint/shop")).text
+    page = await visitor.get("/endpoint/shop?tab=settings")
+    assert "authorization" in page.text
+    assert "success rate" not in page.text, "which the other tab has"
+    assert made.secrets[0] not in page.html
+    assert "Bearer abc" not in page.html
 
     page = await visitor.post("/endpoint/shop/disable", {"reason": HOSTILE})
     assert "shop is paused" in page.text
@@ -72,7 +77,7 @@ async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: 
 
 async def test_a_new_secret_is_shown_once(visitor: Visitor, client: tickwheel.Client) -> None:
     before = (await client.set_endpoint("shop", topic="orders", url="https://shop.example/")).secrets
-    [version, *_] = re.findall(r'name="version" value="(\d+)"', (await visitor.get("/endpoint/shop")).html)
+    [version, *_] = re.findall(r'name="version" value="(\d+)"', (await visitor.get(SETTINGS)).html)
     page = await visitor.post("/endpoint/shop/rotate", {"version": version})
     after = (await client.endpoint("shop")).secrets
     assert after[1:] == before
@@ -88,6 +93,7 @@ async def test_a_new_secret_is_shown_once(visitor: Visitor, client: tickwheel.Cl
     assert "shop has 5 secrets already" in page.text
     assert (await client.endpoint("shop")).secrets == five
     page = await visitor.post("/endpoint/shop/forget", {})
+    assert page.path.startswith(SETTINGS), "where it was pressed"
     assert "shop no longer signs with 4 older secrets." in page.text
     assert (await client.endpoint("shop")).secrets == five[:1]
 
@@ -190,7 +196,7 @@ async def test_who_may_not_sees_no_buttons(guarded: Guarded) -> None:
     async with app.router.lifespan_context(app):
         visitor = Visitor(app)
         await visitor.log_in(guarded.tokens["monitor"])
-        for path in ("/endpoint/mine", "/endpoint/mine/edit"):
+        for path in ("/endpoint/mine", "/endpoint/mine?tab=settings", "/endpoint/mine/edit"):
             page = await visitor.get(path)
             assert page.status == 200
             assert "secret-path" not in page.html
@@ -201,12 +207,19 @@ async def test_who_may_not_sees_no_buttons(guarded: Guarded) -> None:
         await visitor.log_in(guarded.tokens["pusher"])
         page = await visitor.get("/endpoint/mine")
         assert 'action="/endpoint/mine/disable"' in page.html
+        page = await visitor.get("/endpoint/mine?tab=settings")
+        assert page.status == 200
         assert 'action="/endpoint/mine/delete"' not in page.html
     app = tickwheel.web.app(guarded.daemon.url, read_only=True)
     async with app.router.lifespan_context(app):
         visitor = Visitor(app)
         await visitor.log_in(guarded.tokens["all"])
-        for path in ("/endpoint/mine", "/endpoint/mine/edit", "/endpoints/new"):
+        for path in (
+            "/endpoint/mine",
+            "/endpoint/mine?tab=settings",
+            "/endpoint/mine/edit",
+            "/endpoints/new",
+        ):
             assert '<form method="post"' not in (await visitor.get(path)).html.partition("<main")[2], path
         assert (await visitor.post("/endpoint/mine/rotate", {})).status == 403
     async with tickwheel.Client(guarded.daemon.url, token=guarded.tokens["all"]) as client:

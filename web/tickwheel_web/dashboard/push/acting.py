@@ -68,7 +68,7 @@ async def rotate(viewed: Viewed) -> Response:
     found = await viewed.client.endpoint(name)
     if len(found.secrets) == MAX_SECRETS:
         text = f"Nothing was done: {name} has {MAX_SECRETS} secrets already. Forget the older ones first."
-        return viewed.done(viewed.above, text, tone="bad")
+        return viewed.done(viewed.above, text, tone="bad", tab="settings")
     secret = signing_secrets.new_secret()
     changed = await viewed.client.set_endpoint(
         name, secrets=[secret, *found.secrets], expected_version=version(viewed, found.version)
@@ -84,7 +84,8 @@ async def forget(viewed: Viewed) -> Response:
         name, secrets=found.secrets[:1], expected_version=version(viewed, found.version)
     )
     text = f"{name} no longer signs with {noun(len(found.secrets) - 1, 'older secret')}."
-    return viewed.done(viewed.above, text, ["endpoints", "set", name, "--secret", "whsec_…"])
+    does_same = ["endpoints", "set", name, "--secret", "whsec_…"]
+    return viewed.done(viewed.above, text, does_same, tab="settings")
 
 
 async def delete(viewed: Viewed) -> Response:

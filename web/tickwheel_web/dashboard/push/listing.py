@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from starlette.responses import Response
@@ -22,9 +22,11 @@ TONES: Final = {"acked": "good", "nacked": "warn", "lease_ended": "warn", "dead"
 
 
 class AskedOne(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Whether its last attempts are to be read from the broker's log."""
+    """Which part of its page, and whether its last attempts are to be read from the broker's log."""
 
     attempts: str = ""
+    tab: Literal["now", "settings"] = "now"
+    """How it goes, or its settings, secrets, and what cannot be taken back."""
 
 
 async def endpoints(viewed: Viewed) -> Response:

@@ -31,7 +31,7 @@ async def group(viewed: Viewed) -> Response:
     sees_messages = viewed.rights.sees(f"query:{topic}")
     everything = await client.topics()
     is_quick = are_few(everything)
-    has_looked = sees_messages and (is_quick or viewed.query.scan)
+    has_looked = sees_messages and viewed.query.tab == "now" and (is_quick or viewed.query.scan)
     looks = has_looked and found.backlog > 0
     parts = [(one, part) for one in everything if one.shard_of == topic for part in one.groups]
     return viewed.page(

@@ -19,7 +19,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     scan: bool = False
     tab: Literal["now", "settings"] = "now"
-    """Of a topic: how it goes, or its settings and what cannot be taken back."""
+    """How it goes, or what can be changed: the settings of a topic, and what cannot be taken back."""
 
 
 class Consumer(NamedTuple):

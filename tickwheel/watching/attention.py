@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
 from tickwheel.protocol.readable import format_duration, noun
-from tickwheel.stats import Figures
+from tickwheel.stats import EndpointState, Figures
 from tickwheel.watching.between import Between
 from tickwheel.watching.numbers import counter, disk_share, gauge
 
@@ -19,12 +19,15 @@ Tone = Literal["warn", "bad"]
 
 
 class Remark(NamedTuple):
-    """One thing. ``topic`` and ``group``: what it is about; empty: the broker."""
+    """One thing. ``topic`` and ``group``: what it is about; empty: the broker. ``state`` and ``waits``: what ``text``
+    says of a push endpoint, for who writes times otherwise than in UTC."""
 
     tone: Tone
     text: str
     topic: str = ""
     group: str = ""
+    state: EndpointState | None = None
+    waits: str = ""
 
     @property
     def name(self) -> str:
@@ -73,9 +76,10 @@ def _of_topics(figures: Figures) -> Iterator[Remark]:
         for group in topic.groups:
             state = group.endpoint_state
             if state is not None and state.name != "delivering":
-                waits = f"; {noun(group.backlog, 'message waits', 'messages wait')}" if group.backlog else ""
-                text = f"{state.text(figures.now)}{waits}."
-                yield Remark("warn" if state.name == "paused" else "bad", text, topic.name, group.name)
+                waits = noun(group.backlog, "message waits", "messages wait") if group.backlog else ""
+                text = f"{state.text(figures.now)}; {waits}." if waits else f"{state.text(figures.now)}."
+                tone: Tone = "warn" if state.name == "paused" else "bad"
+                yield Remark(tone, text, topic.name, group.name, state, waits)
             elif group.lacks_consumer:
                 waits = noun(group.backlog, "message waits", "messages wait")
                 yield Remark("warn", f"has no consumer; {waits}.", topic.name, group.name)

@@ -15,6 +15,7 @@ from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.stats import Figures
 from tickwheel_web.dashboard.figures import sampling
 from tickwheel_web.dashboard.figures.history import History
+from tickwheel_web.dashboard.pages import lateness
 
 pytestmark = pytest.mark.alone
 
@@ -28,6 +29,7 @@ def rows_of(html: str) -> list[list[str]]:
 
 async def test_by_topic_and_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "EVERY_S", 0.05)
+    monkeypatch.setitem(lateness._WINDOWS, "hour", ("1 hour", 60.0, 600))  # in spans that are soon over
     sampled, take = trio.Event(), History.add
 
     def add(history: History, figures: Figures) -> None:
@@ -65,7 +67,10 @@ async def test_by_topic_and_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyP
             while any(one.name == "gone" for one in (await client.figures()).topics):
                 await trio.sleep(0.05)
             page = await visitor.get(path)
-            assert 'data-threshold="0.01"' in page.html
+            assert "Nothing was due in this time, as far as it is known." in page.text, "of no span all of it"
+            assert "data-threshold" not in page.html, "no chart without a line"
+            while 'data-threshold="0.01"' not in (await visitor.get("/lateness?window=hour")).html:
+                await trio.sleep(0.05)
             rows = {tuple(row[:2]): row for row in rows_of(page.html)}
             assert {name: row[-1] for name, row in rows.items()} == {
                 ("orders", "billing"): "5",

@@ -224,3 +224,21 @@ async def test_who_may_not_sees_no_buttons(guarded: Guarded) -> None:
         assert (await visitor.post("/endpoint/mine/rotate", {})).status == 403
     async with tickwheel.Client(guarded.daemon.url, token=guarded.tokens["all"]) as client:
         assert (await client.endpoint("mine")).version == made.version
+
+
+async def test_the_overview_says_of_an_endpoint_what_its_page_says(
+    visitor: Visitor, client: tickwheel.Client
+) -> None:
+    """With times that the browser writes in its zone; `tickwheel top` has them in UTC."""
+    await client.set_endpoint("moved", topic="moving", url="https://shop.example/", start="earliest")
+    await client.send("moving", b"x")
+    await client.disable_endpoint("moved", f"they move {SCRIPT}")
+    with trio.fail_after(PATIENCE_S):
+        while "1 message waits" not in (page := await visitor.get("/")).text:
+            await trio.sleep(0.05)
+    found = page.html.partition("moving / push.moved")[2].partition("</li>")[0]
+    assert re.search(
+        r'paused</span>.*they move .*since\s+<time datetime="[^"]+" data-form="full"', found, re.DOTALL
+    )
+    assert SCRIPT not in found
+    await client.delete_endpoint("moved")

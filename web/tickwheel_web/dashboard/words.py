@@ -48,12 +48,12 @@ def size(size_bytes: float | None) -> str:
 def duration(length: timedelta | float | None) -> str:
     """Of a timedelta, or of milliseconds.
 
-    >>> duration(timedelta(hours=2.5)), duration(12), duration(None)
-    ('2 h 30 min', '12 ms', '–')
+    >>> duration(timedelta(hours=2.5)), duration(12), duration(15_000), duration(2_500), duration(None)
+    ('2 h 30 min', '12 ms', '15 s', '2.5 s', '–')
     """
     if length is None:
         return NONE
-    return format_duration(length / _MS if isinstance(length, timedelta) else length)
+    return _whole(format_duration(length / _MS if isinstance(length, timedelta) else length))
 
 
 def relative(moment: datetime, now: datetime) -> str:
@@ -72,14 +72,19 @@ def relative(moment: datetime, now: datetime) -> str:
 def at_most(bound_s: float | None) -> str:
     """A percentile out of a histogram is known as the bound that it does not exceed.
 
-    >>> at_most(0.005), at_most(0.0), at_most(float("inf")), at_most(None)
-    ('≤ 5 ms', '< 1 ms', '> 1 d', '–')
+    >>> at_most(0.005), at_most(1.0), at_most(0.0), at_most(float("inf")), at_most(None)
+    ('≤ 5 ms', '≤ 1 s', '< 1 ms', '> 1 d', '–')
     """
     if bound_s is None:
         return NONE
     if bound_s == float("inf"):
         return "> 1 d"
-    return f"≤ {format_duration(bound_s * 1_000)}" if bound_s else "< 1 ms"
+    return f"≤ {_whole(format_duration(bound_s * 1_000))}" if bound_s else "< 1 ms"
+
+
+def _whole(text: str) -> str:
+    """Without a fraction that is none."""
+    return text.replace(".0 ", " ")
 
 
 def utc(moment: datetime) -> str:

@@ -13,6 +13,7 @@ from tickwheel_web.dashboard.login import door
 from tickwheel_web.dashboard.logins import Logins
 from tickwheel_web.dashboard.notices import MAX_KEPT, Notice, Notices
 from tickwheel_web.dashboard.page import Hiding
+from tickwheel_web.dashboard.pages import forecast
 from tickwheel_web.dashboard.push import listing as endpoints
 from tickwheel_web.dashboard.querying import query
 from tickwheel_web.dashboard.rights import Rights
@@ -22,7 +23,7 @@ from tickwheel_web.dashboard.topics import settings
 
 @pytest.mark.parametrize(
     "module",
-    [acting, drawing, endpoints, forms, notices, query, rights, settings, words, door],
+    [acting, drawing, endpoints, forecast, forms, notices, query, rights, settings, words, door],
     ids=lambda one: one.__name__,
 )
 def test_examples_in_the_text(module: ModuleType) -> None:

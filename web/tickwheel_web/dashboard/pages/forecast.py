@@ -23,6 +23,8 @@ _SECOND, _MINUTE, _HOUR, _DAY = (
     timedelta(hours=1),
     timedelta(days=1),
 )
+_YEAR: Final = 365.25 * _DAY
+"""On average."""
 
 MESSAGES: Final = "/messages"
 """The page with a list of them."""
@@ -70,9 +72,9 @@ SCALES: Final[dict[Horizon, Scale]] = {
                 30 * _DAY,
                 91 * _DAY,
                 365 * _DAY,
-                3 * 365 * _DAY,
-                10 * 365 * _DAY,
-                100 * 365 * _DAY,
+                3 * _YEAR,
+                10 * _YEAR,
+                100 * _YEAR,
             ),
         ],
         is_even=False,

@@ -3,7 +3,7 @@ were in their topics."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -65,6 +65,7 @@ async def lateness(viewed: Viewed) -> Response:
     return viewed.page(
         "pages/lateness.html",
         label=label,
+        step=timedelta(seconds=span_s / count),
         windows=_WINDOWS,
         rows=[row_of(point, name) for point in points],
         shares_heads=[(share, "num") for share in SHARES],

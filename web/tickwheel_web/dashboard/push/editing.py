@@ -30,7 +30,7 @@ FORM: Final = Form(
         kind="url",
         may_unset=True,
         option="--to",
-        more={"maxlength": 2048},
+        more={"maxlength": 2048, "size": 48},
     ),
     Field(
         "allow_urls",
@@ -61,6 +61,7 @@ FORM: Final = Form(
         "5s 5m 30m; empty: as it is",
         is_list=True,
         option="--retry-delay",
+        more={"size": 32},
     ),
     Field("give_up_on", "Given up on", each(whole), "400 422", may_unset=True, is_list=True),
     Field(

@@ -60,6 +60,8 @@ MAX_HEIGHT: Final = 1_100
 _SETTLED_MS: Final = 1_500
 """What scripts ask for has come, and is drawn."""
 _COLOURS: Final = (256, 128, 64, 32)
+_METHOD: Final = Image.Quantize.MAXCOVERAGE
+"""With the colours that lie furthest apart: a warning that is small keeps its own."""
 
 
 @click.command(help=__doc__)
@@ -125,12 +127,12 @@ def _shrink(path: Path) -> int:
     with Image.open(path) as opened_file:
         picture: Any = opened_file.convert("RGB")
     for colours in _COLOURS:
-        picture.quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+        picture.quantize(colours, _METHOD, dither=Image.Dither.NONE).save(path, optimize=True)
         if path.stat().st_size <= MAX_BYTES:
             break
     while path.stat().st_size > MAX_BYTES:
         picture = picture.crop((0, 0, picture.width, picture.height - 50))
-        picture.quantize(_COLOURS[-1], dither=Image.Dither.NONE).save(path, optimize=True)
+        picture.quantize(_COLOURS[-1], _METHOD, dither=Image.Dither.NONE).save(path, optimize=True)
     return path.stat().st_size
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from random import Random
 from typing import Any, Final
 
@@ -156,10 +157,11 @@ class Shop:
     async def go_on(self) -> None:
         """As fast as time, so that there is something to see."""
         now = self._broker.clock.now().replace(microsecond=0)
-        while True:
+        for number in count():
             now += timedelta(seconds=1)
             for topic, rate in _RATES.items():
-                await self._client.send_many(topic, [_BODY] * int(rate), deliver_at=now)
+                messages = int((number + 1) * rate / EVERY_S) - int(number * rate / EVERY_S)
+                await self._client.send_many(topic, [_BODY] * messages, deliver_at=now)
             await anyio.sleep(1)
             await self._move_to(now + timedelta(milliseconds=self._random.randint(0, 3)))
 

@@ -13,6 +13,11 @@ Nothing is mocked: the broker runs in a thread of the test's process, on a tempo
 end. Only the clock is another one: it stands still until `advance(…)` moves it, which returns when the broker has done
 all that is due then: a `fetch` behind it that finds nothing proves that there is nothing. In ``async with`` it is
 awaited. `clock.advance(…)` and `clock.set(…)` only move the clock, and `settle()` waits.
+
+The limit `rate` of a topic is of real time, so that a test whose clock stands still is given all messages in the end:
+`advance` does not wait for what the limit holds back. Leave it out in tests that count what one fetch finds.
+`purge_after` is of the test's clock; `client.purge()` purges at once what the broker purges when it is worth it.
+
 With pytest, `pytest_plugins = ["tickwheel.testing.fixtures"]` in `conftest.py` gives the fixture `tickwheel_broker`.
 
 `tickwheel.testing.http` has the HTTP API of that broker, and `tickwheel push` on its clock.

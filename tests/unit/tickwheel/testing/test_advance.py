@@ -166,3 +166,30 @@ def test_what_is_not_awaited_is_told() -> None:
         warnings.simplefilter("always")
         anyio.run(main)
     assert any("never awaited" in str(one.message) for one in told)
+
+
+def test_what_was_acked_is_kept_by_the_tests_clock() -> None:
+    """`purge_after` is of the clock that the test moves, down to its millisecond."""
+    with broker() as one, one.sync_client() as client:
+        client.create_topic("t", purge_after=DAY)
+        client.create_group("t", "default")
+        client.send("t", b"x")
+        one.settle()
+        (message,) = client.fetch("t")
+        message.ack(confirm=True)
+        one.advance(DAY - timedelta(milliseconds=1))
+        assert client.purge().purged_messages == 0
+        one.advance(timedelta(milliseconds=1))
+        assert client.purge().purged_messages == 1
+
+
+def test_a_rate_is_of_real_time() -> None:
+    """The clock need not be moved for a test to be given what a limit of deliveries a second holds back."""
+    with broker() as one, one.sync_client() as client:
+        client.create_topic("t", rate=100)
+        client.send_many("t", [b"x"] * 5)
+        began = one.clock.now()
+        with client.subscribe("t", "default") as subscription:
+            received = [message.id for _, message in zip(range(5), subscription, strict=False)]
+        assert len(received) == 5
+        assert one.clock.now() == began

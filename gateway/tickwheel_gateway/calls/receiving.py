@@ -124,7 +124,7 @@ class Receiving:
         self._dead_letters = dead_letters
         self._stopping = stopping
         self._now_ms = now_ms
-        self._fetches: set[trio.CancelScope] = set()
+        self._fetches: dict[trio.CancelScope, None] = {}
 
     def __len__(self) -> int:
         """How many fetches wait at the broker."""
@@ -221,7 +221,7 @@ class Receiving:
     async def _fetch(self, asked: Asked, wish: _Wish) -> Fetched | None:
         """None: the gateway stops, and there is nothing any more."""
         with trio.CancelScope(deadline=asked.call.deadline - _GIVE_UP_S) as scope:
-            self._fetches.add(scope)
+            self._fetches[scope] = None
             try:
                 while not self._stopping.is_set():
                     left_ms = max(0, math.ceil((wish.ends - trio.current_time()) * 1_000))
@@ -239,7 +239,7 @@ class Receiving:
                         if trio.current_time() >= wish.ends:
                             raise
             finally:
-                self._fetches.discard(scope)
+                del self._fetches[scope]
         if not self._stopping.is_set():
             raise Refused(Code.PROXY_TIMEOUT, "the broker did not answer before the deadline of the call")
         return None

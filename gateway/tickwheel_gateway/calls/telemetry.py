@@ -67,7 +67,7 @@ class Telemetry:
         self._registry = registry
         self._stopping = stopping
         self._tally = tally
-        self._open: set[_Conversation] = set()
+        self._open: dict[_Conversation, None] = {}
 
     async def run(self) -> None:
         """Until the gateway stops: ends streams whose token has lost its rights, and in the end all."""
@@ -107,11 +107,11 @@ class Telemetry:
             )
             if self._stopping.is_set():
                 return
-            self._open.add(conversation)
+            self._open[conversation] = None
             try:
                 await conversation.run()
             finally:
-                self._open.discard(conversation)
+                del self._open[conversation]
                 conversation.close()
             if conversation.lost is not None:
                 raise conversation.lost

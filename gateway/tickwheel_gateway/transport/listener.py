@@ -53,7 +53,7 @@ class Server:
         self._stack = choose(stack, methods, self._limits)
         self._tls = tls
         self._is_plain_allowed = is_plain_allowed
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._all_gone = trio.Event()
         self._accepting = trio.CancelScope()
         self.stopping = trio.Event()
@@ -121,13 +121,13 @@ class Server:
         connection = await self._open(stream)
         if connection is None:
             return
-        self._connections.add(connection)
+        self._connections[connection] = None
         try:
             if self.stopping.is_set():
                 connection.leave()
             await connection.run()
         finally:
-            self._connections.discard(connection)
+            del self._connections[connection]
             if not self._connections:
                 self._all_gone.set()
 

@@ -251,9 +251,7 @@ class Disk:
 
     def close(self) -> None:
         """Free the memory."""
-        for inode in {
-            id(one): one for one in (*self.segments.values(), *self.synced_segments.values())
-        }.values():
+        for inode in dict.fromkeys((*self.segments.values(), *self.synced_segments.values())):
             inode.close()
 
 
@@ -265,7 +263,7 @@ class View:
         self.disk = disk
         self.is_dead = False
         self._on_kill = on_kill
-        self.sync_limits: dict[int, int] | None = None
+        self.sync_limits: dict[Inode, int] | None = None
 
     def step(self) -> bool:
         """A call begins. False: the process is dead, and nothing happens. Raises Killed."""
@@ -280,9 +278,9 @@ class View:
                 raise Killed
         return True
 
-    def written(self) -> dict[int, int]:
+    def written(self) -> dict[Inode, int]:
         """How often each segment was written to until now."""
-        return {id(inode): inode.writes for inode in self.disk.segments.values()}
+        return {inode: inode.writes for inode in self.disk.segments.values()}
 
     def allocate_table(self, fd: int, start: int, count_bytes: int) -> int:
         """Blocks for a derived table: 0, or an error number below."""
@@ -418,7 +416,7 @@ class OpenSegment:
             disk.count("sync error")
             raise OSError(errno.EIO, "simulated sync error")
         limits = self._view.sync_limits
-        self._inode.sync(None if limits is None else limits.get(id(self._inode), 0))
+        self._inode.sync(None if limits is None else limits.get(self._inode, 0))
 
     def fileno(self) -> int:
         """Of what holds its bytes: it is nothing that could be synced."""

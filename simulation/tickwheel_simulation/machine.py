@@ -28,7 +28,7 @@ from tickwheel_native import memory
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.cluster.processes import HERE
-from tickwheel_simulation.disk import NO_LIMIT, Disk, Killed, SmallFile, View
+from tickwheel_simulation.disk import NO_LIMIT, Disk, Inode, Killed, SmallFile, View
 from tickwheel_simulation.network import MemoryListener
 from tickwheel_simulation.oracle import Violation
 from tickwheel_simulation.scene import Scene
@@ -56,7 +56,7 @@ class DiskThread(InPlace):
     def __init__(self, machine: Machine, view: View) -> None:
         self._machine = machine
         self._view = view
-        self._written: dict[int, int] = {}
+        self._written: dict[Inode, int] = {}
 
     def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
         """See `SyncRunner`."""

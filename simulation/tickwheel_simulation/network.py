@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
@@ -18,6 +19,9 @@ from tickwheel.protocol.frames import FrameReader, FrameType
 
 PIPE_BYTES = 256 * 1024
 _MAX_FRAME_BYTES = 1 << 26
+LATE_S = 0.06
+"""With a lease of 1 s a probe and its answer may take twice as long: then the broker takes who runs for standing
+still."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,11 @@ class NetworkFaults:
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, rng: random.Random, faults: NetworkFaults) -> None:
+    def __init__(self, rng: random.Random, faults: NetworkFaults, tell_late: Callable[[], None]) -> None:
+        """`tell_late` is called for each piece of bytes that takes longer than `LATE_S`, or is lost."""
         self._rng = rng
         self._faults = faults
+        self._tell_late = tell_late
         self._pieces: deque[tuple[float, bytes]] = deque()
         self._queued_bytes = 0
         self._arrives_s = 0.0
@@ -66,7 +72,9 @@ class Pipe:
         if self._rng.random() < self._faults.partial:
             count = self._rng.randint(1, count)
         self.passed_bytes += count
-        if not self.is_silent:
+        if self.is_silent:
+            self._tell_late()
+        else:
             self._pieces.append((self._next_arrival(), bytes(data[:count])))
             self._queued_bytes += count
             self._changed.unpark_all()
@@ -140,6 +148,8 @@ class Pipe:
         if self._rng.random() < self._faults.slow_piece:
             delay_s += self._rng.random() * 2.0
         self._arrives_s = max(self._arrives_s, trio.current_time() + delay_s)
+        if self._arrives_s > trio.current_time() + LATE_S:
+            self._tell_late()
         return self._arrives_s
 
 
@@ -149,9 +159,11 @@ class Connection:
     is_owner = False
     is_established = True
 
-    def __init__(self, rng: random.Random, faults: NetworkFaults, number: int) -> None:
+    def __init__(
+        self, rng: random.Random, faults: NetworkFaults, number: int, tell_late: Callable[[], None]
+    ) -> None:
         self.peer = f"simulated-{number}"
-        self.to_server, self.to_client = Pipe(rng, faults), Pipe(rng, faults)
+        self.to_server, self.to_client = Pipe(rng, faults, tell_late), Pipe(rng, faults, tell_late)
         self._cut_at_bytes = (
             rng.randint(1, 1 << rng.randint(5, 16)) if rng.random() < faults.cut_after_bytes else 0
         )
@@ -306,6 +318,8 @@ class Network:
         self._listeners: list[MemoryListener] = []
         self._connections: list[Connection] = []
         self.opened = self.cuts = 0
+        self.late = 0
+        """How many pieces of bytes took longer than `LATE_S`, or were lost."""
         self.lost_answers: dict[int, int] = {}
         """How many answers were lost, by their type."""
 
@@ -342,11 +356,14 @@ class Network:
         several = len(self._listeners) > 1
         listener = self._rng.choice(self._listeners) if several else self._listeners[0]
         self.opened += 1
-        connection = Connection(self._rng, self.faults, self.opened)
+        connection = Connection(self._rng, self.faults, self.opened, self._count_late)
         self._connections = [one for one in self._connections if not one.is_over]
         self._connections.append(connection)
         listener.connect(connection)
         return connection
+
+    def _count_late(self) -> None:
+        self.late += 1
 
     def loses_answer(self, frame_type: int) -> bool:
         """Whether an answer that arrives now is to be lost."""

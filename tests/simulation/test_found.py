@@ -14,6 +14,10 @@ from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import send
 from tickwheel_native import memory
 from tickwheel_simulation.disk import Disk, View
+from tickwheel_simulation.network import Connection
+from tickwheel_simulation.rocketmq.process import GatewayProcess
+from tickwheel_simulation.rocketmq.profile import Profile
+from tickwheel_simulation.scene import CALM, Scene
 from timerlog.errors import DiskFull, LogFailed
 from timerlog.files import mapped_file as region
 from timerlog.recovery import checkpoint
@@ -132,3 +136,30 @@ def test_a_segment_with_half_a_header_does_not_stop_a_start(
 
 def address_space_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+
+
+def test_a_sync_has_nothing_of_a_segment_that_came_after_its_begin(disk: Disk) -> None:
+    """Also where that lies in memory where another one lay."""
+    view = View(disk, lambda: None)
+    view.open_segment(0, create=True).write(0, b"before")
+    view.sync_limits = view.written()
+    view.remove_segment(0)
+    later = view.open_segment(1, create=True)
+    later.write(0, b"after")
+    later.sync()
+    assert disk.segments[1].synced == b""
+
+
+def test_a_gateway_that_reaches_the_broker_anew_has_another_link() -> None:
+    """Also where that lies in memory where the one before lay."""
+
+    def link() -> Connection:
+        return Connection(random.Random(1), CALM, 1, lambda: None)
+
+    scene = Scene(1, replays=0.0)
+    process = GatewayProcess(scene, Profile.draw(random.Random(1)), scene.network, 0)
+    process._links = [link()]
+    before = process.links
+    process._links.clear()
+    process._links.append(link())
+    assert process.links != before

@@ -85,9 +85,9 @@ class GatewayProcess:
         self._is_dead = True
 
     @property
-    def links(self) -> tuple[int, ...]:
+    def links(self) -> tuple[object, ...]:
         """What changes whenever it reaches the broker another way."""
-        return (self.life, *(id(link) for link in self._links if not link.is_over))
+        return (self.life, *(link for link in self._links if not link.is_over))
 
     async def run(self) -> None:
         """Starts it whenever it is wanted and does not run."""

@@ -5,6 +5,7 @@ Every connection has its own delays, so what goes over two of them may overtake 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -41,8 +42,9 @@ class NetworkFaults:
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, rng: random.Random, faults: NetworkFaults, tell_late: Callable[[], None]) -> None:
-        """`tell_late` is called for each piece of bytes that takes longer than `LATE_S`, or is lost."""
+    def __init__(self, rng: random.Random, faults: NetworkFaults, tell_late: Callable[[float], None]) -> None:
+        """`tell_late` is called with the time of arrival of each piece of bytes that takes longer than `LATE_S`, and
+        with the time now for each that is lost."""
         self._rng = rng
         self._faults = faults
         self._tell_late = tell_late
@@ -73,7 +75,7 @@ class Pipe:
             count = self._rng.randint(1, count)
         self.passed_bytes += count
         if self.is_silent:
-            self._tell_late()
+            self._tell_late(trio.current_time())
         else:
             self._pieces.append((self._next_arrival(), bytes(data[:count])))
             self._queued_bytes += count
@@ -149,7 +151,7 @@ class Pipe:
             delay_s += self._rng.random() * 2.0
         self._arrives_s = max(self._arrives_s, trio.current_time() + delay_s)
         if self._arrives_s > trio.current_time() + LATE_S:
-            self._tell_late()
+            self._tell_late(self._arrives_s)
         return self._arrives_s
 
 
@@ -160,7 +162,7 @@ class Connection:
     is_established = True
 
     def __init__(
-        self, rng: random.Random, faults: NetworkFaults, number: int, tell_late: Callable[[], None]
+        self, rng: random.Random, faults: NetworkFaults, number: int, tell_late: Callable[[float], None]
     ) -> None:
         self.peer = f"simulated-{number}"
         self.to_server, self.to_client = Pipe(rng, faults, tell_late), Pipe(rng, faults, tell_late)
@@ -318,8 +320,8 @@ class Network:
         self._listeners: list[MemoryListener] = []
         self._connections: list[Connection] = []
         self.opened = self.cuts = 0
-        self.late = 0
-        """How many pieces of bytes took longer than `LATE_S`, or were lost."""
+        self.late_until_s = -math.inf
+        """When the last piece of bytes arrives that takes longer than `LATE_S`, or was lost."""
         self.lost_answers: dict[int, int] = {}
         """How many answers were lost, by their type."""
 
@@ -356,14 +358,14 @@ class Network:
         several = len(self._listeners) > 1
         listener = self._rng.choice(self._listeners) if several else self._listeners[0]
         self.opened += 1
-        connection = Connection(self._rng, self.faults, self.opened, self._count_late)
+        connection = Connection(self._rng, self.faults, self.opened, self._tell_late)
         self._connections = [one for one in self._connections if not one.is_over]
         self._connections.append(connection)
         listener.connect(connection)
         return connection
 
-    def _count_late(self) -> None:
-        self.late += 1
+    def _tell_late(self, until_s: float) -> None:
+        self.late_until_s = max(self.late_until_s, until_s)
 
     def loses_answer(self, frame_type: int) -> bool:
         """Whether an answer that arrives now is to be lost."""

@@ -154,7 +154,7 @@ def test_a_gateway_that_reaches_the_broker_anew_has_another_link() -> None:
     """Also where that lies in memory where the one before lay."""
 
     def link() -> Connection:
-        return Connection(random.Random(1), CALM, 1, lambda: None)
+        return Connection(random.Random(1), CALM, 1, lambda _: None)
 
     scene = Scene(1, replays=0.0)
     process = GatewayProcess(scene, Profile.draw(random.Random(1)), scene.network, 0)

@@ -3,6 +3,7 @@ reaches a client, and what a gateway does of itself: dead letters, filters, rene
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,10 @@ class Seen:
     """The epoch of the delivery with which the gateway gives it up."""
     jumps: int = 0
     """How often the clock had been set when it was given out last."""
+    leased_s: float = math.inf
+    """When it was given out last, on trio's clock."""
+    after_late: list[int] = field(default_factory=list)
+    """Epochs of deliveries before which bytes were late: the one before may be no attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,9 @@ class Promises:
         self._check_order(said, lease)
         self._check_claim(lease, message)
         seen.jumps = self.scene.clock.jumps
+        if self.scene.network.late_until_s >= seen.leased_s:
+            seen.after_late.append(lease.epoch)
+        seen.leased_s = trio.current_time()
         is_wanted = self.is_wanted(lease.group, said)
         if is_wanted and attempt > self.profile.max_attempts:
             seen.dies_at = lease.epoch
@@ -201,7 +209,7 @@ class Promises:
         if epoch in seen.attempts:
             raise Violation(f"{name} comes twice with epoch {epoch}")
         for other, before in seen.attempts.items():
-            is_the_same = self._may_be_no_attempt and before == attempt
+            is_the_same = before == attempt and self._may_be_no_attempt(seen, other, epoch)
             if (other < epoch) is not (before < attempt) and not is_the_same:
                 raise Violation(
                     f"{name} is at attempt {attempt} with epoch {epoch}, and at {before} with {other}"
@@ -217,10 +225,11 @@ class Promises:
             raise Violation(f"{name} was sent as {wanted}, and comes as {given} of {message.topic.name}")
         return said, epoch
 
-    @property
-    def _may_be_no_attempt(self) -> bool:
-        """Whether the broker may have taken a gateway for standing still: it counts no delivery to such a client."""
-        return self.scene.counts.get(STOOD_STILL, 0) > 0 or self.scene.network.late > 0
+    def _may_be_no_attempt(self, seen: Seen, *epochs: int) -> bool:
+        """Whether the broker may have taken a gateway for standing still between two deliveries, and not counted the
+        first of them."""
+        is_unsure = any(min(epochs) < one <= max(epochs) for one in seen.after_late)
+        return is_unsure or self.scene.counts.get(STOOD_STILL, 0) > 0
 
     def forwarding(self, token: str, group: str) -> None:
         """A client asks for it to become a dead letter."""

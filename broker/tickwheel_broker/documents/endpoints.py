@@ -103,10 +103,8 @@ class Endpoints:
 
     def state_of_group(self, topic: str, group: str) -> EndpointState | None:
         """The same of the endpoint that a group belongs to; None: it belongs to none."""
-        endpoint = self._endpoints.get(group.removeprefix(GROUP_PREFIX))
-        if endpoint is None or endpoint.topic != topic or group != group_of(endpoint.name):
-            return None
-        return self.state_of(endpoint)
+        endpoint = self._of_group(topic, group)
+        return None if endpoint is None else self.state_of(endpoint)
 
     def describe_group(self, topic: str, entry: dict[str, Any]) -> None:
         """Adds the state of the endpoint that a group belongs to, if it belongs to one."""
@@ -181,11 +179,19 @@ class Endpoints:
 
     def check_unused(self, topic: str, group: str) -> None:
         """Raises EndpointInUse for the group of an endpoint that is there."""
-        if self.state_of_group(topic, group) is not None:
+        endpoint = self._of_group(topic, group)
+        if endpoint is not None:
             raise EndpointInUse(
-                f"{group!r} of {topic!r} belongs to endpoint {group.removeprefix(GROUP_PREFIX)!r}.",
+                f"{group!r} of {topic!r} belongs to endpoint {endpoint.name!r}.",
                 advice="Delete the endpoint, and its group goes with it: `tickwheel endpoints delete`.",
             )
+
+    def _of_group(self, topic: str, group: str) -> Endpoint | None:
+        """The endpoint that a group belongs to; None: it belongs to none."""
+        endpoint = self._endpoints.get(group.removeprefix(GROUP_PREFIX))
+        if endpoint is None or endpoint.topic != topic or group != group_of(endpoint.name):
+            return None
+        return endpoint
 
 
 def group_of(name: str) -> str:

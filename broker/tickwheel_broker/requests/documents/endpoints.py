@@ -169,8 +169,7 @@ class EndpointRequests:
         return self._told(endpoint if may_see else endpoint_fields.shortened(endpoint))
 
     def _told(self, endpoint: Endpoint) -> SeenEndpoint:
-        fields = {name: getattr(endpoint, name) for name in Endpoint.__struct_fields__}
-        return SeenEndpoint(**fields, state=self._endpoints.state_of(endpoint))
+        return SeenEndpoint(**msgspec.structs.asdict(endpoint), state=self._endpoints.state_of(endpoint))
 
     def attempts(self, request: GetAttempts, asked: Asked) -> None:
         """ATTEMPTS: in a process of its own."""

@@ -42,6 +42,11 @@ class EndpointStates:
         """It is gone."""
         self._told.pop(teller, None)
 
+    def forget_endpoint(self, name: str) -> None:
+        """It is deleted: nothing of it holds for an endpoint that has its name later."""
+        for states in self._told.values():
+            states.pop(name, None)
+
     def of(self, endpoint: Endpoint, *, is_read: bool) -> EndpointState:
         """The one state of an endpoint. `is_read`: somebody takes messages out of its group, perhaps an older process
         that tells nothing."""

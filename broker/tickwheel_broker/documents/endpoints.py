@@ -174,6 +174,7 @@ class Endpoints:
             PREFIX + name, None, self._clock.now_ms(), controls=controls, result=backlog
         )
         del self._endpoints[name], self._digests[name]
+        self.states.forget_endpoint(name)
         self._publish()
         return backlog
 

@@ -21,6 +21,7 @@ from tickwheel.errors import (
     UnknownGroup,
     UrlNotAllowed,
 )
+from tickwheel.protocol.endpoint_states import ToldState
 from tickwheel.protocol.targets.target_headers import Task, task_of
 
 URL = "https://shop.example/hooks"
@@ -72,6 +73,25 @@ async def test_it_is_made_changed_switched_and_deleted(daemon: Daemon) -> None:
         assert await client.delete_endpoint("shop") == 0
         with pytest.raises(UnknownEndpoint):
             await client.endpoint("shop")
+
+
+async def test_what_is_told_of_no_endpoint_is_not_kept_for_one_that_comes(daemon: Daemon) -> None:
+    async def states() -> dict[str, str]:
+        return {one.name: one.state.name for one in await client.endpoints("told")}
+
+    async with tickwheel.Client(daemon.url) as client, tickwheel.Client(daemon.url) as push:
+        failing = [ToldState(endpoint=f"told-{name}", name="failing", reason="HTTP 503") for name in "abc"]
+        for name in "ab":
+            await client.set_endpoint(f"told-{name}", topic="told", url=URL)
+        await push._tell_endpoints(failing)
+        assert await states() == {"told-a": "failing", "told-b": "failing"}
+        await client.delete_endpoint("told-b")
+        await push._tell_endpoints(failing)
+        for name in "bc":
+            await client.set_endpoint(f"told-{name}", topic="told", url=URL)
+        assert await states() == {"told-a": "failing", "told-b": "not_served", "told-c": "not_served"}
+        await push._tell_endpoints(failing)
+        assert set((await states()).values()) == {"failing"}
 
 
 async def test_a_change_may_name_the_version_that_it_is_of(daemon: Daemon) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel.protocol.bodies.endpoints import Endpoint
 from tickwheel.protocol.endpoint_states import EndpointState, ToldState
+from tickwheel_broker.background.readers import Readers
+from tickwheel_broker.clock import ManualClock
 from tickwheel_broker.documents.endpoint_states import NOBODY, EndpointStates, counted
+from tickwheel_broker.documents.endpoints import Endpoints
+from timerlog.store import Store
 
 DELIVERING = EndpointState(name="delivering")
 FAILING = EndpointState(name="failing", reason="HTTP 503", since_ms=5, next_ms=9)
@@ -67,6 +74,35 @@ def test_one_that_is_disabled_is_paused_whatever_is_told() -> None:
     states.tell("one", [told(FAILING)])
     found = states.of(endpoint(enabled=False, disabled_reason="it moves", disabled_ms=7), is_read=True)
     assert found == EndpointState(name="paused", reason="it moves", since_ms=7)
+
+
+def test_what_was_told_of_an_endpoint_goes_with_it() -> None:
+    states = EndpointStates()
+    states.tell("one", [told(FAILING), ToldState(endpoint="other", name="failing")])
+    states.tell("two", [told(REFUSED)])
+    states.forget_endpoint("shop")
+    states.forget_endpoint("shop")
+    assert states.of(endpoint(), is_read=False) == NOBODY
+    assert states.of(endpoint(name="other"), is_read=False).name == "failing"
+    assert states.knows("two"), "it is still connected"
+
+
+def test_an_endpoint_that_is_made_anew_has_no_state_of_before(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    clock = ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
+    readers = Readers(store.groups, clock, store.sync)
+    endpoints = Endpoints(store.change, store.groups, store.tables, readers, clock, store.sync)
+    store.topics.open("orders", NOW_MS)
+    for keep_group in (False, True):
+        endpoints.put(endpoint(), "latest")
+        assert endpoints.state_of(endpoint()) == NOBODY
+        endpoints.states.tell("one", [told(FAILING)])
+        assert endpoints.state_of(endpoint()) == FAILING
+        endpoints.remove("shop", keep_group=keep_group)
+    endpoints.put(endpoint(), "latest")
+    assert endpoints.state_of(endpoint()) == NOBODY
+    assert endpoints.states.knows("one")
+    store.close()
 
 
 def test_how_many_there_are_of_each() -> None:

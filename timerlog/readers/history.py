@@ -258,9 +258,8 @@ def _with_computed(logged: list[HistoryEvent], now_ms: int) -> list[HistoryEvent
         elif event.event in _SETTLED:
             if event.event == "dead":
                 end_lease(event.group, event.time_ms or 0)
-                if (
-                    place := nacked.get(event.group)
-                ) is not None:  # it was the last one: no try came behind it
+                place = nacked.get(event.group)
+                if place is not None:  # it was the last one: no try came behind it
                     events[place] = msgspec.structs.replace(events[place], next_ms=None)
             leases.pop(event.group, None)
         elif event.event in _ENDED:

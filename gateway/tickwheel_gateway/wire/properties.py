@@ -9,9 +9,9 @@ from tickwheel_gateway.wire.codes import Code, Refused
 
 MAX_PROPERTIES: Final = 128
 MAX_PROPERTIES_BYTES: Final = 16 * 1_024
+"""Names and values, tag and keys together."""
 _LOOKED_INTO: Final = 16
 """Times the limit; the size of what is larger is said, and what else is wrong with it is not."""
-"""Names and values, tag and keys together."""
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_BYTES: Final = 246
 """With what a key of Tickwheel has behind it."""

@@ -90,6 +90,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.errors",
         # What the processes beside a broker have in common.
         "tickwheel.sharing",
+        # How a batch says which of its messages have no time.
+        "tickwheel.client.times.AT_ONCE",
         # What a grant means.
         "tickwheel.protocol.grants",
         "tickwheel.protocol.limits",
@@ -115,6 +117,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_web": {
         "tickwheel.errors",
         "tickwheel.sharing",
+        # How a batch says which of its messages have no time.
+        "tickwheel.client.times.AT_ONCE",
         # Colours and shapes that the report of Spark has, too.
         "tickwheel.look",
         "tickwheel.stats",

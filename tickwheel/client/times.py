@@ -26,6 +26,9 @@ class EpochMs(int):
     on."""
 
 
+AT_ONCE: Final = EpochMs(0)
+"""The time of a message without a time, in a batch where others have one."""
+
 Moment: TypeAlias = datetime | int
 """An aware datetime, or epoch milliseconds from September 2001 (10^12) on."""
 Delay: TypeAlias = timedelta | Literal[0]
@@ -237,7 +240,8 @@ def _no_unit() -> BadTime:
 def _times(value: Any, to_ms: Callable[[Any, str], int], count: int, name: str, *, relative: bool) -> Times:
     if not _is_column(value):
         return Times(_in_range(to_ms(value, name), name, 0 if relative else _least(value)), relative)
-    column = _integers(value, name, 0 if relative else LEAST_NUMBER_MS)
+    least_ms = 0 if relative else LEAST_NUMBER_MS
+    column = _integers(value, name, least_ms)
     refused: dict[int, BadTime] = {}
     if isinstance(column, bytes):
         found = len(column) // 8
@@ -245,7 +249,7 @@ def _times(value: Any, to_ms: Callable[[Any, str], int], count: int, name: str, 
         given = column if column is not None else list(value)
         values = column if column is not None else [to_ms(one, name) for one in given]
         found = len(values)
-        if values and (min(values) < (0 if relative else LEAST_NUMBER_MS) or max(values) > MAX_TIME_MS):
+        if values and (min(values) < least_ms or max(values) > MAX_TIME_MS):
             refused = {
                 index: _out_of_range(time_ms, name)
                 for index, (time_ms, one) in enumerate(zip(values, given, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tickwheel.client.times import EpochMs
+from tickwheel.client.times import AT_ONCE, EpochMs
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel_cli.shared.times import moment_to_ms, parse_duration, parse_moment
 
@@ -133,7 +133,7 @@ def _due(line: BulkLine) -> tuple[int, timedelta | None]:
     if line.at is not None:
         return EpochMs(moment_to_ms(parse_moment(line.at))), None
     if line.deliver_at_ms is None:
-        return EpochMs(0), None
+        return AT_ONCE, None
     time_ms = line.deliver_at_ms
     if not 0 <= time_ms <= MAX_TIME_MS:
         raise ValueError(f"deliver_at_ms {time_ms} is not within 0 and {MAX_TIME_MS} (the year 9999)")

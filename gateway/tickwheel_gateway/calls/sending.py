@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ import trio
 from google.protobuf.message import DecodeError
 
 from tickwheel import Client
+from tickwheel.client.times import AT_ONCE
 from tickwheel.errors import TickwheelError, TransactionRefused
 from tickwheel.sharing.joining import Encoded, Joined
 from tickwheel_gateway.calls.answers import check_count, refusal, tell, tell_all
@@ -39,7 +40,6 @@ MAX_PENDING_BYTES: Final = 48 * 1024 * 1024
 """Less than what Tickwheel's client takes before its sends wait: here they are refused instead, and RocketMQ's
 clients back off."""
 _DUPLICATE: Final = "duplicate"
-_AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
 
 Stored: TypeAlias = int | Refused
 """The number that the broker has given a message, or why there is none."""
@@ -330,7 +330,7 @@ async def _send_many(asked: Asked, topic: str, messages: Sequence[Sent]) -> list
         topic,
         [message.body for message in messages],
         keys=[message.key for message in messages],
-        deliver_at=[message.deliver_at_ms or _AT_ONCE for message in messages],
+        deliver_at=[message.deliver_at_ms or AT_ONCE for message in messages],
         priority=priorities or None,
         order_keys=[message.order_key for message in messages] if has_groups else None,
         headers=[message.headers for message in messages],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tickwheel import SendResult
+from tickwheel.client.times import AT_ONCE
 from tickwheel.errors import (
     BadArgument,
     BadTime,
@@ -34,7 +35,6 @@ from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, mom
 from tickwheel_web.wording import of_json
 
 HEADER_PREFIX: Final = "tw-header-"
-_AT_ONCE: Final = datetime.fromtimestamp(0, UTC)
 _SEND: Final = msgspec.json.Decoder(Send, dec_hook=read_other)
 _SENDS: Final = msgspec.json.Decoder(list[Send], dec_hook=read_other)
 _RAWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -241,7 +241,7 @@ async def _send_part(
     if delays[0] is not None:
         times = {"delay": delays}
     else:
-        times = {"deliver_at": [_AT_ONCE if one is None else one for one in moments]}
+        times = {"deliver_at": [AT_ONCE if one is None else one for one in moments]}
     # What all have in common is given once.
     is_one = all(one is headers[0] for one in headers)
     try:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 
-from tickwheel.protocol.endpoint_states import ToldState
+from tickwheel.protocol.endpoint_states import ToldName, ToldState
 from tickwheel_push.gate import Gate
 from tickwheel_push.http.answer import NoAnswer, Reason, Result
 from tickwheel_push.outcome import Kind
@@ -36,7 +36,6 @@ _LATENESS_S: Final = (
 )
 _ANSWER_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 300)
 _ANSWERS: Final = (*get_args(Reason), *(f"{first}xx" for first in range(1, 10)))
-_STATES: Final = ("delivering", "failing", "not_served")
 _BREAKER: Final = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
 
@@ -147,7 +146,7 @@ class Tally:
         """What becomes of the messages of each endpoint: 1 for its state."""
         self._states.clear()
         for one in states:
-            for name in _STATES:
+            for name in get_args(ToldName):
                 self._states.labels(one.endpoint, name).set(float(name == one.name))
 
     def text(self, accept: str = "") -> tuple[bytes, str]:

@@ -129,6 +129,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
         "tickwheel.protocol.limits",
+        # How endpoints' states are called.
+        "tickwheel.protocol.endpoint_states.StateName",
         # What a grant means, and how people read durations.
         "tickwheel.protocol.grants",
         "tickwheel.protocol.readable",

@@ -10,7 +10,9 @@ from tickwheel.protocol.bodies.base import Name, TimeMs
 
 MAX_REASON_CHARS: Final = 500
 
-StateName: TypeAlias = Literal["delivering", "failing", "not_served", "paused"]
+ToldName: TypeAlias = Literal["delivering", "failing", "not_served"]
+"""What `tickwheel push` tells."""
+StateName: TypeAlias = Literal[ToldName, "paused"]
 
 
 class EndpointState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -31,4 +33,4 @@ class ToldState(EndpointState, frozen=True, omit_defaults=True, kw_only=True):
     """That of one endpoint, as `tickwheel push` has it."""
 
     endpoint: Name
-    name: Literal["delivering", "failing", "not_served"]
+    name: ToldName

@@ -9,12 +9,13 @@ import base64
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel.errors import BadTime
+from tickwheel.protocol.endpoint_states import StateName
 from tickwheel.protocol.moments import parse_moment_as
 from tickwheel.protocol.units import parse_duration_ms
 from tickwheel.stats import EndpointState as Found
@@ -91,7 +92,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     there was none yet; `failing`: its last answer was a failure (`reason`), the first of those in a row at `since`, and
     it is tried again at `next_try`; `not_served`: nothing is sent to it, for a `reason`; `paused`: it is disabled."""
 
-    name: Literal["delivering", "failing", "not_served", "paused"]
+    name: StateName
     reason: str | None
     since: Moment | None
     next_try: Moment | None

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from typing import Final
+from typing import Final, get_args
 
 from tickwheel.protocol.bodies.endpoints import Endpoint
-from tickwheel.protocol.endpoint_states import EndpointState, StateName, ToldState
+from tickwheel.protocol.endpoint_states import EndpointState, StateName, ToldName, ToldState
 
 NOBODY: Final = EndpointState(name="not_served", reason="no `tickwheel push` sends to it")
 _DELIVERING: Final = EndpointState(name="delivering")
-_WORST: Final[tuple[StateName, ...]] = ("failing", "delivering", "not_served")
+_WORST: Final[tuple[ToldName, ...]] = ("failing", "delivering", "not_served")
 """Of what several processes tell of an endpoint the first of these counts: who never had to ask it does not know that
 it fails, and what one of them refuses another may send."""
-STATES: Final[tuple[StateName, ...]] = ("delivering", "failing", "not_served", "paused")
+STATES: Final[tuple[StateName, ...]] = get_args(StateName)
 
 
 class EndpointStates:

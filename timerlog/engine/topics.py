@@ -48,8 +48,7 @@ class Topics:
         maker: Maker | None = None,
     ) -> int:
         """The topic's permanent number. ``values``: settings of its own, if it is new; ``maker``: who makes it, if
-        topics are counted for that. Raises ``UnknownTopic``,
-        ``BadName``, ``TooManyTopics``, ``DiskFull``."""
+        topics are counted for that. Raises ``UnknownTopic``, ``BadName``, ``TooManyTopics``, ``DiskFull``."""
         known = self._tables.topic_ids.get(name)
         if known is not None:
             return known

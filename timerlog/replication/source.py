@@ -69,9 +69,8 @@ class Source:
 
     def __init__(self, place: _Place, recovery: Recovery, on_read: Callable[[int], object]) -> None:
         """Reads all of it. Raises ``DamagedLog``, ``UnsupportedFormat``, ``BadSettings``, ``DiskFull``."""
-        self.kind, self.settings = place.kind, msgspec.structs.replace(
-            place.settings, segment_bytes=recovery.segment_bytes
-        )  # fmt: skip
+        self.kind = place.kind
+        self.settings = msgspec.structs.replace(place.settings, segment_bytes=recovery.segment_bytes)
         self._place, self.log_id = place, recovery.log_id
         self._addresses, self._counts = recovery.addresses, native_log.new_counts()
         last = len(recovery.pieces) - 1

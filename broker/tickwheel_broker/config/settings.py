@@ -159,7 +159,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 1_000
     max_topics: Annotated[int, _count("Topics in the data directory.", 1, 30_000)] = 10_000
-
     max_topics_per_token: Annotated[
         int,
         _count(

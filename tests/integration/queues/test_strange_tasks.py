@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +15,7 @@ from taskiq.receiver import Receiver
 from taskiq.serializers import JSONSerializer, PickleSerializer
 
 from tests.support.clients.strange import send_strange
+from tests.support.frameworks.taskiq_brokers import started
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import dramatiq as for_dramatiq
 from tickwheel import sync
@@ -31,15 +30,6 @@ FAR_MS = 4_000_000_000_000
 def broker_of(daemon: Daemon, topic: str) -> TickwheelBroker:
     made = TickwheelBroker(daemon.url, topic=topic)
     return made.with_result_backend(InMemoryBroker().result_backend)
-
-
-@asynccontextmanager
-async def started(broker: TickwheelBroker) -> AsyncIterator[None]:
-    await broker.startup()
-    try:
-        yield
-    finally:
-        await broker.shutdown()
 
 
 def test_schedules_beside_what_others_wrote(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,6 @@ from taskiq import (
 from tests.support.frameworks.taskiq_brokers import (
     backlog,
     done,
-    new_broker,
     run,
     seen_one,
     started,
@@ -38,11 +37,6 @@ from tickwheel.errors import (
     NotConnected,
 )
 from tickwheel.taskiq import TickwheelBroker, TickwheelScheduleSource
-
-
-@pytest.fixture
-def broker(daemon: Daemon) -> TickwheelBroker:
-    return new_broker(daemon.url)
 
 
 def test_tasks_are_called_and_have_results(broker: TickwheelBroker) -> None:

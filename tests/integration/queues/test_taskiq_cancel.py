@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 from taskiq import SmartRetryMiddleware
 
-from tests.support.frameworks.taskiq_brokers import backlog, done, new_broker, run, until, working
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.frameworks.taskiq_brokers import backlog, done, run, until, working
+from tests.support.processes.daemon_harness import PATIENCE_S
 from tickwheel.sharing.copy_keys import COPY_KEYS
 from tickwheel.taskiq import TickwheelBroker
-
-
-@pytest.fixture
-def broker(daemon: Daemon) -> TickwheelBroker:
-    return new_broker(daemon.url)
 
 
 def test_cancelled_in_time_and_too_late(broker: TickwheelBroker) -> None:

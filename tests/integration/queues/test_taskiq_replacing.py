@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from taskiq import ScheduledTask
 
-from tests.support.frameworks.taskiq_brokers import backlog, new_broker, run
+from tests.support.frameworks.taskiq_brokers import backlog, run
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel.client.admin.transactions import Transaction
 from tickwheel.client.client import Client
@@ -23,11 +23,6 @@ FAR = datetime(2031, 5, 1, 9, tzinfo=UTC)
 KINDS = ("time", "cron", "interval")
 TWO_STEPS = (("time", "cron"), ("time", "interval"), ("cron", "past"), ("interval", "past"))
 """From a message to a schedule and back the new thing is there before the old thing goes."""
-
-
-@pytest.fixture
-def broker(daemon: Daemon) -> TickwheelBroker:
-    return new_broker(daemon.url)
 
 
 def source_of(broker: TickwheelBroker) -> TickwheelScheduleSource:

@@ -12,7 +12,6 @@ from taskiq import Context, ScheduledTask, TaskiqDepends, TaskiqScheduler
 from tests.support.frameworks.taskiq_brokers import (
     backlog,
     done,
-    new_broker,
     run,
     seen_one,
     started,
@@ -22,11 +21,6 @@ from tests.support.frameworks.taskiq_brokers import (
 from tests.support.processes.daemon_harness import Daemon
 from tickwheel.errors import BadSchedule
 from tickwheel.taskiq import TickwheelBroker, TickwheelScheduleSource
-
-
-@pytest.fixture
-def broker(daemon: Daemon) -> TickwheelBroker:
-    return new_broker(daemon.url)
 
 
 def test_tasks_with_a_time_need_no_scheduler(broker: TickwheelBroker) -> None:

@@ -129,8 +129,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.protocol.headers",
         "tickwheel.protocol.receipts",
         "tickwheel.protocol.limits",
-        # How endpoints' states are called.
+        # How states are called.
         "tickwheel.protocol.endpoint_states.StateName",
+        "tickwheel.protocol.message_states",
         # What a grant means, and how people read durations.
         "tickwheel.protocol.grants",
         "tickwheel.protocol.readable",

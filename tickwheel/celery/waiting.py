@@ -18,14 +18,14 @@ from tickwheel.client.admin.topics import BrowsedMessage
 from tickwheel.client.results import CancelResult, RescheduleResult
 from tickwheel.errors import Forbidden, UnknownTopic
 from tickwheel.protocol.headers import readable_headers
+from tickwheel.protocol.message_states import NOT_DONE
 from tickwheel.stats import datetime_of
 
 _BROWSED: Final = 1_000
 _BODY_BYTES: Final = 65_536
 """Of a body that is larger, the arguments of its task are not shown."""
 
-_GIVEN_OUT: Final = ("ready", "leased", "waiting")
-_NOT_DONE: Final = ("scheduled", *_GIVEN_OUT)
+_GIVEN_OUT: Final = tuple(state for state in NOT_DONE if state != "scheduled")
 
 
 class Outcome(StrEnum):
@@ -162,8 +162,8 @@ class WaitingTasks:
         others = {task_id for task_id, outcome in outcomes.items() if outcome not in _DONE}
         others |= {one.task_id for one in by_key if one.is_copy}
         known = {one.message_id for one in by_key}
-        for ids, states in ((others, _NOT_DONE), (outcomes.keys() - others, _GIVEN_OUT)):
-            if ids and (states is _NOT_DONE or not self._have_all_keys):
+        for ids, states in ((others, NOT_DONE), (outcomes.keys() - others, _GIVEN_OUT)):
+            if ids and (states is NOT_DONE or not self._have_all_keys):
                 found = [one for queue in self._queues for one in self._search(queue, ids, states)]
                 carry_out([one for one in found if one.message_id not in known])
         return outcomes, changed

@@ -11,6 +11,7 @@ from tickwheel.client.client import Client
 from tickwheel.client.results import CancelResult
 from tickwheel.errors import Forbidden, UnknownTopic
 from tickwheel.protocol.headers import readable_headers
+from tickwheel.protocol.message_states import NOT_DONE
 from tickwheel.sharing.copy_keys import answer_for_all, copy_keys
 
 TASK_ID: Final = "taskiq_id"
@@ -21,7 +22,6 @@ SLOT: Final = "tickwheel-schedule"
 REPEATS_ASKED: Final = 32
 """How many retries of a task are asked for by their keys."""
 _PAGE: Final = 1_000
-_NOT_DONE: Final = ("scheduled", "ready", "leased", "waiting")
 
 
 def repeat_key(name: str, repeats: int) -> str:
@@ -86,7 +86,7 @@ class Cancelling:
             page = []
             with suppress(UnknownTopic):  # nothing was ever sent
                 page = await self._client.browse(
-                    self._topic, after_id=last, limit=_PAGE, max_body_bytes=0, states=_NOT_DONE
+                    self._topic, after_id=last, limit=_PAGE, max_body_bytes=0, states=NOT_DONE
                 )
             for message in page:
                 if task_id_of(readable_headers(message) or {}, message.id) == name or _is_repeat(

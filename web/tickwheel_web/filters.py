@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tickwheel.protocol.message_states import STATES, State
 from tickwheel_web.shapes import Priority, Time
 
-State = Literal["scheduled", "ready", "leased", "waiting", "acked", "dead"]
-_STATES: Final = "|".join(State.__args__)  # type: ignore[attr-defined]
+_STATES: Final = "|".join(STATES)
 States = Annotated[
     str,
     Meta(

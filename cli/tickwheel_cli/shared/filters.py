@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from tickwheel import ChangeResult
+from tickwheel.protocol.message_states import STATES
 from tickwheel_cli.shared.options import TIME
 from tickwheel_cli.shared.output import counted, print_result
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
 _TIMES = {
     "due_from": "Due at this time or later.",
     "due_until": "Due before this time.",

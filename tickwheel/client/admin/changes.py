@@ -15,8 +15,8 @@ from tickwheel.protocol.bodies.requests import Cancel, CancelOk, Reschedule, Res
 from tickwheel.protocol.bodies.settling import Change, ChangeOk, MessageFilter, Redeliver, RedeliverOk
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_PRIORITY
+from tickwheel.protocol.message_states import STATES
 
-STATES = ("scheduled", "ready", "leased", "waiting", "acked", "dead")
 _MOMENTS = ("due_from", "due_until", "created_from", "created_until", "done_from", "done_until")
 _NUMBERS: Final = {
     "priority_min": partial(whole, low=0, high=MAX_PRIORITY),

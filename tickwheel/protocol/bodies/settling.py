@@ -22,6 +22,7 @@ from tickwheel.protocol.bodies.base import (
 )
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_PARTS_A_TRANSACTION
+from tickwheel.protocol.message_states import State
 
 _Error: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 _SomeIds: TypeAlias = Annotated[list[Id], msgspec.Meta(max_length=MAX_IDS_A_REQUEST)]
@@ -107,7 +108,7 @@ class MessageFilter(
 ):
     """Which messages of a topic are meant. A bound that is None does not bind; ``_until`` bounds are exclusive."""
 
-    states: list[Literal["scheduled", "ready", "leased", "waiting", "acked", "dead"]] | None = None
+    states: list[State] | None = None
     due_from_ms: TimeMs | None = None
     due_until_ms: TimeMs | None = None
     created_from_ms: TimeMs | None = None

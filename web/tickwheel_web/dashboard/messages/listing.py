@@ -11,9 +11,10 @@ from starlette.responses import RedirectResponse, Response
 
 from tickwheel import BrowsedMessage, MessageInfo
 from tickwheel.protocol.limits import MAX_ID
+from tickwheel.protocol.message_states import STATES
 from tickwheel_web.dashboard.forms import whole
 from tickwheel_web.dashboard.guard import HEADERS
-from tickwheel_web.dashboard.messages.search import STATES, Wanted, read
+from tickwheel_web.dashboard.messages.search import Wanted, read
 from tickwheel_web.dashboard.page import Viewed
 
 ROWS: Final = 50

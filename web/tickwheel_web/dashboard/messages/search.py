@@ -5,17 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 import msgspec
 
+from tickwheel.protocol.message_states import STATES
 from tickwheel.protocol.moments import parse_moment
 from tickwheel.protocol.units import parse_duration_ms
-from tickwheel_web.filters import State
 from tickwheel_web.problems import Refused
 
-STATES: Final[tuple[str, ...]] = get_args(State)
 _NAMES: Final = ("topic", "key", "id", "state", "group", "due")
 _HELP: Final = "Write for example topic:orders state:dead due:<1h key:order-17 group:billing id:1042."
 

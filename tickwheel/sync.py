@@ -318,6 +318,7 @@ class Client:
     query_arrow = _blocking(_client.Client.query_arrow)
     create_schedule = _blocking(_client.Client.create_schedule)
     set_schedule = _blocking(_client.Client.set_schedule)
+    _put_schedule = _blocking(_client.Client._put_schedule)
     pause_schedule = _blocking(_client.Client.pause_schedule)
     resume_schedule = _blocking(_client.Client.resume_schedule)
     schedules = _blocking(_client.Client.schedules)

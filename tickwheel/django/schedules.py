@@ -23,7 +23,7 @@ from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.envelope import Envelope, broker_priority
 from tickwheel.django.framework import InvalidTask, Task, normalize_json
 from tickwheel.django.options import Trouble, seconds_or_timedelta
-from tickwheel.protocol.errors import BadArgument, ScheduleExists, TickwheelError, UnknownSchedule
+from tickwheel.protocol.errors import BadArgument, TickwheelError, UnknownSchedule
 from tickwheel.sync import Client
 
 SETTING: Final = "TICKWHEEL_SCHEDULES"
@@ -239,14 +239,7 @@ def synchronise(
 def _write(client: Client, one: Declared) -> None:
     """Makes the schedule, or changes what is there; another deployment may do the same, or delete it, meanwhile. A
     pause stays."""
-    fields = {**one.rhythm, **_settings(one)}
-    while True:
-        with suppress(ScheduleExists):
-            client.create_schedule(one.name, one.topic, **fields)
-            return
-        with suppress(UnknownSchedule):
-            client.set_schedule(one.name, topic=one.topic, **fields)
-            return
+    client._put_schedule(one.name, one.topic, **one.rhythm, **_settings(one))
 
 
 def _is_of(backend: TickwheelBackend, schedule: Schedule) -> bool:

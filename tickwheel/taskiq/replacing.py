@@ -16,7 +16,7 @@ from typing import Any, Final
 from tickwheel.client.admin.schedules import Schedule
 from tickwheel.client.client import Client
 from tickwheel.client.times import EpochMs
-from tickwheel.errors import BadSchedule, ScheduleExists, TransactionRefused, UnknownSchedule
+from tickwheel.errors import BadSchedule, TransactionRefused, UnknownSchedule
 from tickwheel.sharing.copy_keys import copy_keys, copy_keys_to_try
 
 _DAY: Final = timedelta(days=1)
@@ -114,8 +114,5 @@ class Waiting:
         """Makes the schedule, or changes it if it is there. A pause of it stays."""
         fields = {"start": EpochMs(0), **fields}
         unset = [name for name in ("until", "priority") if fields.get(name) is None]
-        while True:
-            with suppress(ScheduleExists):
-                return await self._client.create_schedule(self._name, self._topic, **fields)
-            with suppress(UnknownSchedule):  # it was deleted meanwhile
-                return await self._client.set_schedule(self._name, topic=self._topic, unset=unset, **fields)
+        schedule, _ = await self._client._put_schedule(self._name, self._topic, unset=unset, **fields)
+        return schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from tickwheel.protocol.bodies.schedules import (
     TriggerSchedule,
     TriggerScheduleOk,
 )
-from tickwheel.protocol.errors import BadArgument, BadSchedule
+from tickwheel.protocol.errors import BadArgument, BadSchedule, ScheduleExists, UnknownSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.stats import datetime_of
 
@@ -259,6 +260,17 @@ class ScheduleRequests(Requests):
         fields |= _message_fields(body, headers, priority, overlap, catch_up, window)
         fields |= _unset_fields(unset, fields)
         return await self._ask(SetSchedule(name=name, fields=fields), Schedule)
+
+    async def _put_schedule(
+        self, /, name: str, topic: str, *, unset: Sequence[str] = (), **fields: Any
+    ) -> tuple[Schedule, bool]:
+        """Changes a schedule, or makes it where there is none; somebody else may make or delete it meanwhile. Whether
+        it is new is told with it. ``fields``: those of ``create_schedule``; ``unset``: of a schedule that is there."""
+        while True:
+            with suppress(UnknownSchedule):
+                return await self.set_schedule(name, topic=topic, unset=unset, **fields), False
+            with suppress(ScheduleExists):
+                return await self.create_schedule(name, topic, **fields), True
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Sends nothing until ``resume_schedule``; messages that wait for their slot or in their window are called

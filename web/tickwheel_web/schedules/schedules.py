@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -10,8 +9,7 @@ from zoneinfo import ZoneInfo
 from msgspec import UNSET
 from starlette.responses import Response
 
-from tickwheel import Schedule as Found
-from tickwheel.errors import BadSchedule, ScheduleExists, UnknownSchedule
+from tickwheel.errors import BadSchedule
 from tickwheel_web import reading
 from tickwheel_web.bodies import FORMS, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
@@ -48,7 +46,9 @@ async def get_schedule(asked: Asked) -> Response:
 async def put_schedule(asked: Asked) -> Response:
     """201: there was none of this name; 200: it says this now, all of it, and is as far as it was."""
     arguments = _arguments(reading.decode(NewSchedule, asked.body))
-    found, is_new = await _set(asked, asked.path("schedule"), arguments)
+    unset = [one for one in _UNSETTABLE if arguments[one] is None]
+    given = {one: value for one, value in arguments.items() if value is not None}
+    found, is_new = await asked.client._put_schedule(asked.path("schedule"), unset=unset, **given)
     return json(schedule_of(found), 201 if is_new else 200)
 
 
@@ -72,17 +72,6 @@ def _arguments(given: NewSchedule) -> dict[str, Any]:
         "catch_up": given.catch_up,
         "window": duration_of(given.window, "window"),
     }
-
-
-async def _set(asked: Asked, name: str, arguments: dict[str, Any]) -> tuple[Found, bool]:
-    """Replaces it, or creates it, whichever can be done; somebody else may create or delete it meanwhile."""
-    unset = [one for one in _UNSETTABLE if arguments[one] is None]
-    given = {one: value for one, value in arguments.items() if value is not None}
-    while True:
-        with suppress(UnknownSchedule):
-            return await asked.client.set_schedule(name, unset=unset, **given), False
-        with suppress(ScheduleExists):
-            return await asked.client.create_schedule(name, **given), True
 
 
 async def delete_schedule(asked: Asked) -> Response:

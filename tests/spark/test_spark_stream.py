@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.spark.streaming import run_to_the_end
+from tests.support.stores.far import FAR, begin
 from tests.support.stores.purging import LATER_MS, mixed
 from tests.support.stores.queried import send_all
 from tests.support.stores.reader import Reader
@@ -120,12 +121,33 @@ def test_batches_are_limited_and_lose_nothing(world: Any, limit: int) -> None:
     assert len(here.batches) > 2
 
 
-def test_it_reads_over_the_ends_of_segments(world: Any) -> None:
+def test_it_reads_over_the_ends_of_segments_and_beyond_2_to_the_44th(
+    world: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Rows, and offsets in the checkpoint; tests/unit/tickwheel/spark/ compares with a log that begins at 0."""
+    begin(tmp_path / "data", FAR)
     here = world()
     here.live(450, size_bytes=16_000)
-    assert len(describe_directory(here.directories[0], NOW_MS).segments) == 2
+    half = describe_directory(here.directories[0], NOW_MS)
     here.run(maxRowsPerTrigger=500)
-    assert here.seen() == here.there()
+    here.live(5)
+    here.run()
+    end = describe_directory(here.directories[0], NOW_MS).end_position
+    assert len(half.segments) == 2
+    assert half.first_position > 1 << 44
+    seen = here.seen()
+    assert seen == here.there()
+    assert {half.first_position <= row[1] < end for row in seen} == {True}
+    assert {row[3] for row in seen if row[1] >= half.end_position} == {"sent", "due", "delivered", "acked"}
+    assert sorted(row[4] for row in seen if row[3] == "sent") == list(range(1, 456))
+    last = max((here.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    (offset,) = json.loads(last.read_text().splitlines()[-1]).values()
+    assert offset == end
+    source = spark.read.format("tickwheel").option("columns", "id, body, state")
+    found = source.load(str(here.directories[0])).orderBy("id").collect()
+    assert [row["id"] for row in found] == list(range(1, 456))
+    assert [len(row["body"]) for row in found] == [16_000] * 450 + [10] * 5
+    assert Counter(row["state"] for row in found)["acked"] == len([row for row in seen if row[3] == "acked"])
 
 
 def test_only_some_events_and_columns(world: Any, spark: SparkSession) -> None:

@@ -1,0 +1,119 @@
+"""What tasks of Spark read from a log whose positions are beyond 2^44: the same as from one that begins at 0."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.native.driver import NOW_MS
+from tests.support.stores.far import FAR, begin
+from tests.support.stores.purging import mixed
+from tickwheel.spark.events import (
+    EventsPart,
+    all_events,
+    current_offset,
+    log_key,
+    read_event_batches,
+    split_events,
+    starting_offset,
+    wanted_types,
+)
+from tickwheel.spark.messages import read_messages, split_messages
+from tickwheel.spark.options import EVENT_COLUMNS, MESSAGE_COLUMNS, ReadOptions, read_options
+from timerlog.readers.describe import Offline, describe_directory
+
+#: By the columns of a row: all but the directory, which differs.
+MESSAGES = [name for name in MESSAGE_COLUMNS if name != "directory"]
+EVENTS = [name for name in EVENT_COLUMNS if name != "directory"]
+
+
+class Place:
+    """A directory with messages in many states, closed, and where its log begins."""
+
+    def __init__(self, directory: Path, position: int) -> None:
+        self.base = begin(directory, position)
+        mixed(directory).close()
+        self.directory = directory
+
+    @property
+    def offline(self) -> Offline:
+        return describe_directory(self.directory, NOW_MS)
+
+    def options(self, **given: Any) -> ReadOptions:
+        return read_options({"path": str(self.directory), "table": "events", **given})
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Place]:
+    """At position 0 and at 17 TiB."""
+    folder = tmp_path_factory.mktemp("far")
+    return Place(folder / "near", 0), Place(folder / "far", FAR)
+
+
+def rows(batches: list[Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+    return found
+
+
+def messages_of(place: Place) -> list[dict[str, Any]]:
+    offline = place.offline
+    parts = split_messages([offline], 1_000, [], 1)
+    assert len(parts) > 5
+    return rows([batch for part in parts for batch in read_messages(offline, part, MESSAGES, [])])
+
+
+def events_of(place: Place, parts: list[EventsPart], columns: list[str] = EVENTS) -> list[dict[str, Any]]:
+    wanted, offline = wanted_types(place.options()), place.offline
+    return rows([batch for part in parts for batch in read_event_batches(offline, part, columns, [], wanted)])
+
+
+def near_positions(place: Place, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As if the log began at 0 with the first event: a log that begins later has a record more before it."""
+    second, first = place.offline.segments[1], found[0]["position"]
+    begins = [first if row["position"] < second else place.base for row in found]
+    return [{**row, "position": row["position"] - start} for row, start in zip(found, begins, strict=True)]
+
+
+def test_messages_have_the_same_rows(places: tuple[Place, Place]) -> None:
+    near, far = places
+    found = messages_of(far)
+    assert found == messages_of(near)
+    assert len(found) > 9_000
+    assert {row["body_bytes"] for row in found} == {1_000}
+    assert all(row["body"].rstrip(b".").decode() == row["key"] for row in found)
+
+
+def test_events_have_the_same_rows_and_their_own_positions(places: tuple[Place, Place]) -> None:
+    near, far = places
+    parts = all_events([far.offline])
+    assert len(parts) == 2
+    found = events_of(far, parts)
+    assert near_positions(far, found) == near_positions(near, events_of(near, all_events([near.offline])))
+    places_of = [(row["position"], row["place"]) for row in found]
+    assert places_of == sorted(set(places_of))
+    assert parts[0].start <= places_of[0][0] < places_of[-1][0] < parts[1].end
+    assert parts[0].start > 1 << 44
+
+
+def test_a_stream_goes_on_at_its_offsets(places: tuple[Place, Place]) -> None:
+    _, far = places
+    offline, options, columns = far.offline, far.options(), ["position", "place", "event", "id"]
+    key, offset = log_key(offline), starting_offset(options, [offline])
+    assert offset == {key: offline.first_position}
+    ends, seen = [], []
+    while offset[key] < offline.end_position:
+        # As Spark keeps it between two batches.
+        then = json.loads(json.dumps(current_offset(options, [offline], offset, None, 1_000)))
+        seen.append(events_of(far, split_events([offline], offset, then, options), columns))
+        ends.append(then[key])
+        offset = then
+    everything = events_of(far, all_events([offline]), columns)
+    assert [row for part in seen for row in part] == everything
+    assert len(seen) > 10
+    half = starting_offset(far.options(startingOffsets=str(ends[4])), [offline])
+    rest = events_of(far, split_events([offline], half, offset, options), columns)
+    assert rest == [row for part in seen[5:] for row in part]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,16 +19,20 @@ from tests.support.stores.reader import Reader
 from tickwheel_native import store as native_store
 from timerlog.commitlog import addresses
 from timerlog.commitlog.addresses import END_POSITION
+from timerlog.commitlog.healing import Healing, Scrub
 from timerlog.engine.produce import Stop
 from timerlog.errors import LogAtItsEnd, NoAddressSpace
 from timerlog.maintenance.backup import back_up, check_backup, restore
 from timerlog.maintenance.inspect import inspect_directory
 from timerlog.maintenance.repair import repair
+from timerlog.readers.attempts import MOST_BYTES, AttemptReader
 from timerlog.readers.describe import describe_directory
 from timerlog.readers.events import read_events
 from timerlog.readers.history import history_of
 from timerlog.readers.snapshot import Snapshot, describe
 from timerlog.readers.tail import Place, TailReader
+from timerlog.replication.genesis import unpack_upload
+from timerlog.replication.source import open_source
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files
 
@@ -138,6 +143,10 @@ def _told(store: Store) -> object:
         kinds = np.concatenate(
             [part.kinds for part in read_events(snapshot.log, first, store.log.durable_position)]
         )
+        group_ids = [group.group_id for group in snapshot.description.groups]
+        tried = AttemptReader(
+            snapshot, group_ids, None, None, store.log.durable_position, 10_000, MOST_BYTES
+        ).run(lambda: False)
         lives = [
             history_of(snapshot, number, store.log.appended_position, 10_000, lambda: False)
             for number in range(1, 40)
@@ -147,7 +156,54 @@ def _told(store: Store) -> object:
     assert found.end_position > position
     events = [(one.event, one.id, one.topic, one.group, one.epoch, one.time_ms) for one in tail.events]
     names = [[event.event for event in life.events] if life else None for life in lives]
-    return events, kinds.tolist(), names, found.description.next_id
+    attempts = [(one.id, one.time_ms, one.number, one.outcome, one.error) for one in tried.attempts]
+    assert len(attempts) > 8_000
+    return events, kinds.tolist(), names, attempts, found.description.next_id
+
+
+def _scrubbed(store: Store) -> int | None:
+    """Looks through all of a store's log; where a record is damaged."""
+    healing = Healing(store.log)
+    scrub = Scrub(store.log, healing)
+    while scrub.waits_for is None and scrub.step():
+        pass
+    assert scrub.waits_for is not None or scrub.position >= store.log.durable_position
+    assert scrub.waits_for == healing.wanted
+    return scrub.waits_for
+
+
+def test_damage_is_found_and_mended(tmp_path: Path) -> None:
+    store = _mixed_from(tmp_path, FAR)
+    assert _scrubbed(store) is None
+    store.log.roll()
+    store.sync()
+    position = int(store.tables.rows["position"][2_000])
+    assert position > 1 << 44
+    was = bytes(store.log.addresses.view(position, 1_000))
+    store.log.write_back(position + 100, b"damaged")
+    assert _scrubbed(store) == position
+    healing = Healing(store.log)
+    healing.lost(np.array([position], np.uint64))
+    assert healing.take(position, was) == len(b"damaged")
+    assert healing.settle(position, position + 1) == []
+    assert _scrubbed(store) is None
+    store.close()
+
+
+def test_a_cluster_may_begin_with_it(tmp_path: Path) -> None:
+    store = _mixed_from(tmp_path / "far", FAR)
+    first, end, count = store.log.segments[0], store.log.appended_position, len(content(store))
+    store.close(clean=False)
+    back_up(tmp_path / "far", tmp_path / "copy", NOW_MS)
+    for directory in (tmp_path / "far", tmp_path / "copy"):
+        with open_source(directory, SMALL) as source:
+            assert (source.messages, source.end) == (count, end)
+            batches = list(source.batches(source.first))
+            upload = source.upload_as("c", NOW_MS)
+        assert first < upload.first == batches[0][0] < batches[-1][0] < upload.end == end
+        assert sum(len(data) for _, data in batches) == source.size_bytes
+        packed = msgspec.json.encode(upload)
+        assert unpack_upload(packed) == upload
 
 
 def test_a_job_of_many_segments_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ class DequeuePutMessage:
         ids = np.empty(len(ready.ids), np.uint64)
         ids = ids[: delivery.still_scheduled(self._native, ready.ids, ready.versions, ids)]
         if len(ids):
+            ids = _each_once(ids)
             self._put(ids, now_ms)
         if len(ready.damaged):
             self._writer.append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
@@ -87,3 +88,13 @@ class DequeuePutMessage:
             part = leases.where(leases.owner == group_id)
             if self._settle.lapse(group_id, part.ref, part.epoch, not_before(part, now_ms)):
                 self._changes.woken.add(group_id)
+
+
+def _each_once(ids: UInt64Array) -> UInt64Array:
+    """A message has two timers that are alike where its topic got another spread and the old one again, and where its
+    version has come round."""
+    in_order = np.sort(ids)
+    if (in_order[1:] != in_order[:-1]).all():
+        return ids
+    _, places = np.unique(ids, return_index=True)
+    return ids[np.sort(places)]

@@ -199,6 +199,29 @@ def test_another_spread_holds_for_what_waits(store: Store) -> None:
     assert store.look.describe_topic("t")["ready"] == 30
 
 
+@pytest.mark.parametrize("how", ["spread and back", "a version that comes again"])
+def test_two_timers_of_a_message_that_are_alike_bring_it_once(store: Store, how: str) -> None:
+    """Both are due at the same turn of the wheel; it was put into its topic twice, so that a group waited for one of
+    the two until a restart."""
+    topic = store.topics.open("t", NOW_MS)
+    reader, due_ms = Reader(store, topic), NOW_MS + 10_000
+    store.produce.ingest(send(topic, [b"x"] * 30, times_ms=[due_ms] * 30), NOW_MS)
+    pump(store, NOW_MS)
+    if how == "spread and back":
+        store.topics.set("t", {"spread_ms": 60_000}, [], None, NOW_MS)
+        store.topics.set("t", {}, ["spread_ms"], None, NOW_MS)
+    else:
+        store.tables.rows["version"][7] = 65_535  # as after so many reschedules
+        assert store.change.reschedule([7], due_ms, NOW_MS) == ["rescheduled"]
+    pump(store, due_ms + 60_000)
+    native = store.tables.native
+    assert (native.topics[topic].count, native.groups[reader.group].pending) == (30, 30)
+    receipts = reader.fetch(60, now_ms=due_ms + 60_001)
+    assert [number for number, _ in receipts] == list(range(1, 31))
+    reader.ack(*receipts, now_ms=due_ms + 60_002)
+    assert store.groups.backlog_of(reader.group) == 0
+
+
 # -- deleting -------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.native.driver import MIB, NOW_MS
 from tests.support.native.driver import SMALL as SMALL_SETTINGS
 from tests.support.native.frames import ack_payload, delivered, send
-from tests.support.stores.far import FAR, begin
+from tests.support.stores.far import BEYOND_FLOATS, FAR, begin
 from tickwheel_native import lib
 from timerlog.commitlog import addresses
 from timerlog.commitlog.records import Outbound, send_payload
@@ -66,7 +66,7 @@ class InFlight:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    @initialize(position=st.sampled_from([0, FAR]))
+    @initialize(position=st.sampled_from([0, FAR, BEYOND_FLOATS]))
     def open(self, position: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-model-"))
         # So little room that the log moves again and again.

@@ -14,6 +14,8 @@ from timerlog.store import Store
 TIB = 1 << 40
 #: What a log at 10 MB/s has written after 22 days.
 FAR = 17 * TIB
+#: Where a float has lost the last eight bits of a position.
+BEYOND_FLOATS = 1 << 60
 
 
 def begin(directory: Path, position: int, settings: StoreSettings = SMALL) -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.native.driver import NOW_MS
-from tests.support.stores.far import FAR, begin
+from tests.support.stores.far import BEYOND_FLOATS, FAR, begin
 from tests.support.stores.purging import mixed
 from tickwheel.spark.events import (
     EventsPart,
@@ -47,11 +47,11 @@ class Place:
         return read_options({"path": str(self.directory), "table": "events", **given})
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Place]:
-    """At position 0 and at 17 TiB."""
+@pytest.fixture(scope="module", params=[FAR, BEYOND_FLOATS])
+def places(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Place, Place]:
+    """At position 0 and far away."""
     folder = tmp_path_factory.mktemp("far")
-    return Place(folder / "near", 0), Place(folder / "far", FAR)
+    return Place(folder / "near", 0), Place(folder / "far", request.param)
 
 
 def rows(batches: list[Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import send
 from tests.support.stores.bulk import columns, job
-from tests.support.stores.far import FAR, TIB, begin
+from tests.support.stores.far import BEYOND_FLOATS, FAR, TIB, begin
 from tests.support.stores.purging import LATER_MS, content, mixed
 from tests.support.stores.queried import ask
 from tests.support.stores.reader import Reader
@@ -100,10 +100,11 @@ def test_the_log_moves_as_it_grows_and_is_purged(tmp_path: Path, monkeypatch: py
     again.close()
 
 
-def test_every_reader_finds_what_is_there(tmp_path: Path) -> None:
-    """The same store at position 0 and at 17 TiB, to all that read it."""
-    near, far = mixed(tmp_path / "near"), _mixed_from(tmp_path / "far", FAR)
-    assert far.log.segments[0] >= FAR - SMALL.segment_bytes
+@pytest.mark.parametrize("position", [FAR, BEYOND_FLOATS])
+def test_every_reader_finds_what_is_there(tmp_path: Path, position: int) -> None:
+    """The same store at position 0 and far away, to all that read it."""
+    near, far = mixed(tmp_path / "near"), _mixed_from(tmp_path / "far", position)
+    assert far.log.segments[0] >= position - SMALL.segment_bytes
     assert content(far) == content(near)
     assert _told(far) == _told(near)
     sql = "select id, topic, state, body from messages order by id"
@@ -115,7 +116,7 @@ def test_every_reader_finds_what_is_there(tmp_path: Path) -> None:
     back_up(tmp_path / "far", tmp_path / "copy", NOW_MS)
     far.close()
     near.close()
-    assert check_backup(tmp_path / "copy").end_position > FAR
+    assert check_backup(tmp_path / "copy").end_position > position
     restore(tmp_path / "copy", tmp_path / "restored", 9)
     for directory in (tmp_path / "far", tmp_path / "restored"):
         report = inspect_directory(directory)
@@ -172,13 +173,14 @@ def _scrubbed(store: Store) -> int | None:
     return scrub.waits_for
 
 
-def test_damage_is_found_and_mended(tmp_path: Path) -> None:
-    store = _mixed_from(tmp_path, FAR)
+@pytest.mark.parametrize("first", [FAR, BEYOND_FLOATS])
+def test_damage_is_found_and_mended(tmp_path: Path, first: int) -> None:
+    store = _mixed_from(tmp_path, first)
     assert _scrubbed(store) is None
     store.log.roll()
     store.sync()
     position = int(store.tables.rows["position"][2_000])
-    assert position > 1 << 44
+    assert position > first - SMALL.segment_bytes
     was = bytes(store.log.addresses.view(position, 1_000))
     store.log.write_back(position + 100, b"damaged")
     assert _scrubbed(store) == position
@@ -190,8 +192,9 @@ def test_damage_is_found_and_mended(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_cluster_may_begin_with_it(tmp_path: Path) -> None:
-    store = _mixed_from(tmp_path / "far", FAR)
+@pytest.mark.parametrize("position", [FAR, BEYOND_FLOATS])
+def test_a_cluster_may_begin_with_it(tmp_path: Path, position: int) -> None:
+    store = _mixed_from(tmp_path / "far", position)
     first, end, count = store.log.segments[0], store.log.appended_position, len(content(store))
     store.close(clean=False)
     back_up(tmp_path / "far", tmp_path / "copy", NOW_MS)

@@ -13,7 +13,7 @@ from tests.support.cluster.replicas import GENESIS, SETTINGS, START, Replicas, w
 from tests.support.native.driver import MIB, NOW_MS, pump
 from tests.support.native.frames import delivered, send
 from tests.support.stores.damage import flip
-from tests.support.stores.far import FAR
+from tests.support.stores.far import BEYOND_FLOATS, FAR
 from timerlog.commitlog import addresses
 from timerlog.errors import BadDirectory, BadSettings, DamagedLog, DiskFull
 from timerlog.files.disk import FileDisk
@@ -47,11 +47,12 @@ def test_a_follower_has_the_same_bytes_and_becomes_the_same_store(replicas: Repl
     other.store.close(clean=False)
 
 
+@pytest.mark.parametrize("first", [FAR, BEYOND_FLOATS])
 def test_a_log_that_is_far_along_moves_in_every_replica(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     monkeypatch.setattr(addresses, "ROOM_BYTES", SETTINGS.segment_bytes)
-    position = FAR // SETTINGS.segment_bytes * SETTINGS.segment_bytes
+    position = first // SETTINGS.segment_bytes * SETTINGS.segment_bytes
     replicas = Replicas(tmp_path, position)
     owner, follower = replicas.owner(1, 1), replicas.follower(2)
     work(owner, 20)

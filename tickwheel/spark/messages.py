@@ -21,6 +21,7 @@ from timerlog.layout import DELIVERY, MESSAGE_HEAD_BYTES, Array, Int64Array
 from timerlog.query.columns import TABLE_COLUMNS, LogColumns, TableColumns, needs_deliveries
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Chunk, Snapshot
+from timerlog.tables.tables import spans
 
 ARROW_TYPES: Final = {
     "bigint": pa.int64(),
@@ -52,15 +53,22 @@ def split_messages(
     found: list[Offline], rows: int | None, predicates: list[Predicate], cores: int
 ) -> list[MessagesPart]:
     """The parts of some directories, of at most so many rows of the MessageTable each; an id that is asked for spares
-    the others. Without ``rows`` there is work for each of the ``cores``."""
-    ranges = [_id_range(predicates, offline.description.next_id) for offline in found]
+    the others, and nothing is read where no message has an id. Without ``rows`` there is work for each of the
+    ``cores``."""
+    descriptions = [offline.description for offline in found]
+    ranges = [_id_range(predicates, one.next_id) for one in descriptions]
     if rows is None:
-        total = sum(max(end - first, 0) for first, end in ranges)
+        whole = [
+            span
+            for one, ids in zip(descriptions, ranges, strict=True)
+            for span in spans(one.gaps, *ids, one.next_id)
+        ]
+        total = sum(end - first for first, end in whole)
         rows = min(max(-(-total // cores), _LEAST_ROWS), _MOST_ROWS)
     return [
-        MessagesPart(number, start, min(start + rows, end))
-        for number, (first, end) in enumerate(ranges)
-        for start in range(first, end, rows)
+        MessagesPart(number, *span)
+        for number, (one, ids) in enumerate(zip(descriptions, ranges, strict=True))
+        for span in spans(one.gaps, *ids, rows)
     ]
 
 

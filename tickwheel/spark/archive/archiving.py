@@ -26,7 +26,15 @@ from tickwheel import sync
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.spark.archive.files import check_file, read_ids, write_files
 from tickwheel.spark.archive.layout import FORMAT, Archive, FileEntry, Manifest, Outcome, new_run
-from tickwheel.spark.archive.source import STATES, Passed, Wanted, count_messages, read_pieces, topic_names
+from tickwheel.spark.archive.source import (
+    STATES,
+    Passed,
+    Wanted,
+    count_messages,
+    parts_of,
+    read_pieces,
+    topic_names,
+)
 from tickwheel.spark.archive.tasks import run_tasks
 from tickwheel.spark.errors import ArchiveDamaged, SourceError
 from tickwheel.spark.places import describe_log
@@ -216,12 +224,10 @@ class _Run:
                 f"than older_than: messages may be purged before they are archived. Raise it, to 36500d say."
             )
 
-    def _parts(self, offline: Offline) -> list[tuple[int, int]]:
-        end = offline.description.next_id
-        return [(at, min(at + self._rows_per_task, end)) for at in range(1, end, self._rows_per_task)]
-
     def _forecast(self, offline: Offline, wanted: Wanted) -> None:
-        counted = run_tasks(self._spark, self._parts(offline), partial(_count, offline, wanted), _Counted)
+        counted = run_tasks(
+            self._spark, parts_of(offline, self._rows_per_task), partial(_count, offline, wanted), _Counted
+        )
         for one in counted:
             self._add({topic: TopicCount(*counts) for topic, counts in one.topics.items()})
 
@@ -278,7 +284,7 @@ class _Run:
         staging = self._archive.staging(run)
         try:
             work = partial(_write, offline, wanted, str(staging))
-            written = run_tasks(self._spark, self._parts(offline), work, _Written)
+            written = run_tasks(self._spark, parts_of(offline, self._rows_per_task), work, _Written)
             report, files = self._report, [entry for one in written for entry in one.files]
             report.vanished = sum(one.vanished for one in written)
             report.unreadable = sum(one.unreadable for one in written)

@@ -21,6 +21,7 @@ from timerlog.layout import Array, DeliveryState, Int64Array, MessageState
 from timerlog.query.columns import LogColumns, shard_names
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Chunk, Snapshot
+from timerlog.tables.tables import spans
 
 _MS: Final = pa.timestamp("ms", "UTC")
 GROUP: Final = pa.struct(
@@ -91,6 +92,13 @@ def topic_names(topics: list[TopicRecord]) -> dict[int, str]:
     """The name under which each topic is archived: that of a shard is its topic's."""
     own = {topic.topic_id: topic.name for topic in topics}
     return {topic.topic_id: own.get(topic.parent, topic.name) for topic in topics}
+
+
+def parts_of(offline: Offline, rows: int) -> list[tuple[int, int]]:
+    """What one task looks at: ids from, to below which, of at most so many rows of the MessageTable. Where no message
+    has an id there is none."""
+    description = offline.description
+    return list(spans(description.gaps, 1, description.next_id, rows))
 
 
 def count_messages(offline: Offline, ids: range, wanted: Wanted) -> dict[str, tuple[int, int]]:

@@ -13,8 +13,8 @@ from tickwheel.spark.predicates import Predicate
 MILLION = 1_000_000
 
 
-def directories(*next_ids: int) -> list[Any]:
-    return [SimpleNamespace(description=SimpleNamespace(next_id=next_id)) for next_id in next_ids]
+def directories(*next_ids: int, gaps: tuple[tuple[int, int], ...] = ()) -> list[Any]:
+    return [SimpleNamespace(description=SimpleNamespace(next_id=one, gaps=[*gaps])) for one in next_ids]
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,20 @@ def test_an_id_spares_the_others() -> None:
         MessagesPart(0, 5_500_000, 5_500_001)
     ]
     assert split_messages(directories(10), None, [Predicate("id", "equal", 50, negated=False)], 2) == []
+
+
+def test_ids_that_no_message_has_are_nobodys_task() -> None:
+    """Each restore of a backup leaves millions of them out."""
+    gaps = ((11, 3_000 * MILLION), (3_000 * MILLION + 5, 5_000 * MILLION))
+    ends = [(1, 11), (3_000 * MILLION, 3_000 * MILLION + 5), (5_000 * MILLION, 5_000 * MILLION + 20)]
+    found = directories(5_000 * MILLION + 20, gaps=gaps)
+    assert split_messages(found, None, [], 2) == [MessagesPart(0, *ids) for ids in ends]
+    after = [Predicate("id", "greater_equal", 3_000 * MILLION + 2, negated=False)]
+    parts = split_messages(found, 10, after, 2)
+    assert [(one.first_id, one.end_id) for one in parts] == [
+        (3_000 * MILLION + 2, 3_000 * MILLION + 5),
+        (5_000 * MILLION, 5_000 * MILLION + 10),
+        (5_000 * MILLION + 10, 5_000 * MILLION + 20),
+    ]
+    inside = [Predicate("id", "equal", 2_000 * MILLION, negated=False)]
+    assert split_messages(found, None, inside, 2) == []

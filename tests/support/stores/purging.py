@@ -55,7 +55,7 @@ def mixed(directory: Path, settings: StoreSettings = SMALL) -> Store:
     store = Store.open(directory, settings, NOW_MS)
     topics = [store.topics.open(name, NOW_MS) for name in ("a", "b")]
     groups = [store.groups.open(topic, "g", NOW_MS) for topic in topics]
-    fill(store, topics[0], [b"far-%d" % number for number in range(300)], LATER_MS * 2)
+    later = fill(store, topics[0], [b"far-%d" % number for number in range(300)], LATER_MS * 2)
     for topic in topics:
         fill(store, topic, [b"due-%d" % number for number in range(4_500)], NOW_MS)
     pump(store, NOW_MS + 10)
@@ -63,8 +63,8 @@ def mixed(directory: Path, settings: StoreSettings = SMALL) -> Store:
         ids, epochs = take(store, group, 4_400, NOW_MS + 10)
         ack(store, group, ids[10:], epochs[10:], NOW_MS + 10)
         store.settle.nack(group, ids[:3], epochs[:3], 5_000, "not yet", NOW_MS + 10)
-    store.change.cancel(range(1, 40), NOW_MS + 10)
-    store.change.reschedule(range(40, 60), LATER_MS * 3, NOW_MS + 10)
+    store.change.cancel(later[:39], NOW_MS + 10)
+    store.change.reschedule(later[39:59], LATER_MS * 3, NOW_MS + 10)
     fill(store, topics[1], [b"new-%d" % number for number in range(20)], LATER_MS * 2)
     store.change.put_document("note", b"kept", NOW_MS)
     store.sync()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.native.driver import NOW_MS
-from tests.support.stores.far import BEYOND_FLOATS, FAR, begin
-from tests.support.stores.purging import mixed
+from tests.support.stores.far import BEYOND_FLOATS, FAR, begin, begin_with_large_ids
+from tests.support.stores.purging import LATER_MS, mixed
+from tickwheel.spark.archive.source import Wanted, count_messages, parts_of
 from tickwheel.spark.events import (
     EventsPart,
     all_events,
@@ -34,8 +36,9 @@ EVENTS = [name for name in EVENT_COLUMNS if name != "directory"]
 class Place:
     """A directory with messages in many states, closed, and where its log begins."""
 
-    def __init__(self, directory: Path, position: int) -> None:
-        self.base = begin(directory, position)
+    def __init__(self, directory: Path, position: int | None = None) -> None:
+        """None: it is there already."""
+        self.base = 0 if position is None else begin(directory, position)
         mixed(directory).close()
         self.directory = directory
 
@@ -62,7 +65,6 @@ def rows(batches: list[Any]) -> list[dict[str, Any]]:
 def messages_of(place: Place) -> list[dict[str, Any]]:
     offline = place.offline
     parts = split_messages([offline], 1_000, [], 1)
-    assert len(parts) > 5
     return rows([batch for part in parts for batch in read_messages(offline, part, MESSAGES, [])])
 
 
@@ -117,3 +119,28 @@ def test_a_stream_goes_on_at_its_offsets(places: tuple[Place, Place]) -> None:
     half = starting_offset(far.options(startingOffsets=str(ends[4])), [offline])
     rest = events_of(far, split_events([offline], half, offset, options), columns)
     assert rest == [row for part in seen[5:] for row in part]
+
+
+def test_messages_and_events_with_ids_beyond_2_to_the_32nd(tmp_path: Path) -> None:
+    first_id = begin_with_large_ids(tmp_path / "large")
+    near, large = Place(tmp_path / "near", 0), Place(tmp_path / "large")
+    told = []
+    for place, first in ((near, 1), (large, first_id)):
+        parts = all_events([place.offline])
+        events = events_of(place, parts, ["event", "id", "topic", "key", "priority", "deliver_at"])
+        of_messages = [row for row in events if row["id"] is not None]
+        found = [*messages_of(place), *of_messages]
+        # Receipts of before a restore do not count, so epochs begin higher.
+        told.append([{**row, "id": row["id"] - first, "epoch": None} for row in found])
+    assert told[0] == told[1]
+    assert len(told[0]) > 18_000
+    wanted, counts = Wanted(LATER_MS), []
+    for place in (near, large):
+        parts = parts_of(place.offline, 1_000)
+        assert len(parts) < 20
+        found = [count_messages(place.offline, range(*part), wanted) for part in parts]
+        counts.append(
+            sum((Counter({topic: one[topic][0] for topic in one}) for one in found), Counter[str]())
+        )
+    assert counts[0] == counts[1]
+    assert counts[0].total() > 8_000

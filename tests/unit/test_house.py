@@ -58,7 +58,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"client.client"},
         {"tracing", "sync", "sharing.attempts", "sharing.listener", "sharing.private_file"},
         {"sharing"},
-        {"_embedded", "outbox", "celery"},
+        {"_embedded", "outbox", "celery", "arrow"},
         {"spark", "web", "dramatiq", "taskiq"},
         {"testing"},
         {"django"},

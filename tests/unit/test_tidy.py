@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel._embedded": {"tickwheel", "tickwheel_broker"},
     "tickwheel.testing": {"tickwheel", "tickwheel_broker", "tickwheel_push"},
     "tickwheel.web": {"tickwheel", "tickwheel_web"},
+    "tickwheel.arrow": {"tickwheel", "timerlog"},
     "tickwheel.spark": {"tickwheel", "timerlog"},
     "tickwheel.outbox.schedule": {"tickwheel", "timerlog"},
     "tickwheel_cli": {"tickwheel", "tickwheel_broker"},

@@ -14,17 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tickwheel.arrow.errors import PositionLost, SourceError
 from tickwheel.spark.errors import (
     ArchiveBusy,
     ArchiveDamaged,
     ArchiveError,
     JavaMissing,
-    PositionLost,
     RowsRefused,
     RowsRejected,
     ScheduleFailed,
     ScheduleUncertain,
-    SourceError,
     SparkError,
     SparkMissing,
     StagingError,
@@ -75,8 +74,8 @@ def register(spark: SparkSession) -> None:
 
 
 def conditions(*wanted: tuple[Any, ...]) -> str:
-    """The value of the option ``filters``: see ``tickwheel.spark.predicates.conditions``."""
-    from tickwheel.spark import predicates
+    """The value of the option ``filters``: see ``tickwheel.arrow.predicates.conditions``."""
+    from tickwheel.arrow import predicates
 
     return predicates.conditions(*wanted)
 

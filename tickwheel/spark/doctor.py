@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from tickwheel.arrow.errors import DataError
 from tickwheel.spark.errors import SparkError
 from tickwheel.spark.java import find_java
 from tickwheel.spark.sessions import needs_java, require_pyspark
@@ -40,7 +41,7 @@ def examine(master: str, open_session: OpenSession) -> list[Check]:
 def _checked(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
-    except SparkError as error:
+    except DataError as error:
         return Check(name, False, f"{error.message} {error.advice}")
 
 

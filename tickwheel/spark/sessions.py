@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tickwheel.spark.errors import SourceError, SparkError, SparkMissing
+from tickwheel.arrow.errors import SourceError
+from tickwheel.spark.errors import SparkError, SparkMissing
 from tickwheel.spark.java import Java, find_java
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tickwheel.spark.errors import SourceError
-from tickwheel.spark.events import (
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.event_table import (
     EventsPart,
     Offset,
     all_events,
@@ -32,10 +32,10 @@ from tickwheel.spark.events import (
     starting_offset,
     wanted_types,
 )
-from tickwheel.spark.messages import MessagesPart, read_messages, split_messages
-from tickwheel.spark.options import ReadOptions, read_options
-from tickwheel.spark.places import describe as describe_place
-from tickwheel.spark.predicates import take_filters
+from tickwheel.arrow.message_table import MessagesPart, read_messages, split_messages
+from tickwheel.arrow.options import ReadOptions, read_options
+from tickwheel.arrow.places import describe as describe_place
+from tickwheel.spark.filters import take_filters
 from timerlog.readers.describe import Offline
 
 if TYPE_CHECKING:

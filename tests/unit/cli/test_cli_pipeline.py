@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.errors import NotConnected
 from tickwheel.spark.doctor import Check, examine
-from tickwheel.spark.errors import JavaMissing, SourceError
+from tickwheel.spark.errors import JavaMissing
 from tickwheel_cli.main import root
 from tickwheel_cli.shared.failures import CommandError
 

@@ -23,6 +23,8 @@ import msgspec
 import numpy as np
 
 from tickwheel import sync
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.places import describe_log
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.spark.archive.files import check_file, read_ids, write_files
 from tickwheel.spark.archive.layout import FORMAT, Archive, FileEntry, Manifest, Outcome, new_run
@@ -36,8 +38,7 @@ from tickwheel.spark.archive.source import (
     topic_names,
 )
 from tickwheel.spark.archive.tasks import run_tasks
-from tickwheel.spark.errors import ArchiveDamaged, SourceError
-from tickwheel.spark.places import describe_log
+from tickwheel.spark.errors import ArchiveDamaged
 from timerlog.layout import Int64Array
 from timerlog.readers.describe import Offline
 

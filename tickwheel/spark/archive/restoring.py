@@ -19,12 +19,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tickwheel.arrow.errors import SourceError
 from tickwheel.client.times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS, MAX_TOPIC_NAME_CHARS, is_valid_name
 from tickwheel.spark.archive.files import checked_batches, read_batches
 from tickwheel.spark.archive.layout import Archive, FileEntry
 from tickwheel.spark.archive.tasks import numbers_of, part_frame, run_tasks
-from tickwheel.spark.errors import ArchiveDamaged, SourceError, as_ours, spark_errors
+from tickwheel.spark.errors import ArchiveDamaged, as_ours, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tickwheel import sync
+from tickwheel.arrow.errors import SourceError
 from tickwheel.client.admin.pipeline import AdoptResult, JobPlan, JobRefused
 from tickwheel.client.url import default_url
 from tickwheel.protocol.errors import NotConnected, RequestTimeout
@@ -26,7 +27,6 @@ from tickwheel.spark.errors import (
     RowsRefused,
     ScheduleFailed,
     ScheduleUncertain,
-    SourceError,
     StagingError,
     plain_text,
     spark_errors,

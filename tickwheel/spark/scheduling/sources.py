@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tickwheel.spark.errors import SourceError, plain_text, spark_errors
+from tickwheel.arrow.errors import SourceError
+from tickwheel.spark.errors import plain_text, spark_errors
 from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
 from tickwheel.spark.writing.reasons import CORRUPT
 

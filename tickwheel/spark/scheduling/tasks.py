@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tickwheel import sync
+from tickwheel.arrow.errors import DataError
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
 from tickwheel.protocol.errors import TickwheelError
-from tickwheel.spark.errors import ScheduleFailed, SparkError, StagingError
+from tickwheel.spark.errors import ScheduleFailed, StagingError
 from tickwheel.spark.scheduling.report import TaskReport
 from tickwheel.spark.scheduling.runs import Gathered
 from tickwheel.spark.writing.columns import Checked, checked
@@ -149,9 +150,9 @@ class Task:
                 path.unlink()
 
 
-def _typed(error: BaseException, directory: Path) -> SparkError | None:
+def _typed(error: BaseException, directory: Path) -> DataError | None:
     """As an error whose code can be told from Spark's text; None: it stays what it is."""
-    if isinstance(error, SparkError):
+    if isinstance(error, DataError):
         return None
     if isinstance(error, TickwheelError):
         return failed(error)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.limits import (
     LEAST_NUMBER_MS,
     MAX_HEADERS_BYTES,
@@ -23,7 +24,6 @@ from tickwheel.protocol.limits import (
     MAX_TIME_MS,
     is_valid_name,
 )
-from tickwheel.spark.errors import SourceError
 from tickwheel.spark.writing.headers import packed_headers
 from tickwheel.spark.writing.moments import NAIVE, NUMBER, UNREADABLE, parse_moments
 from tickwheel.spark.writing.reasons import CORRUPT, NUMBERS

@@ -18,11 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from tickwheel import sync
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.options import refuse_misspelt
 from tickwheel.client.times import EpochMs
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import LEAST_NUMBER_MS, is_valid_name
-from tickwheel.spark.errors import RowsRejected, SourceError
-from tickwheel.spark.options import refuse_misspelt
+from tickwheel.spark.errors import RowsRejected
 from tickwheel.spark.writing.columns import SINK_COLUMNS, Checked, checked, shown
 from tickwheel.spark.writing.reasons import CODES, REASONS
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tickwheel.spark.errors import SourceError
+from tickwheel.arrow.errors import SourceError
 from tickwheel.spark.writing.columns import check_columns
 from tickwheel.spark.writing.rows import WriteOptions, send_rows, write_options
 

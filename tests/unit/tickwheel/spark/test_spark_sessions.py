@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tickwheel.spark.errors import SourceError, SparkError, SparkMissing
+from tickwheel.arrow.errors import SourceError
+from tickwheel.spark.errors import SparkError, SparkMissing
 from tickwheel.spark.sessions import make_session, needs_java, parse_conf, settings
 
 

@@ -16,7 +16,7 @@ from tests.support.native.frames import send
 from tests.support.stores.purging import LATER_MS, ack, fill, take
 from tests.support.stores.reader import Reader
 from tests.unit.timerlog.engine.test_groups import opened, same_after_every_end, topic_with
-from tickwheel.spark.events import all_events, read_event_batches
+from tickwheel.arrow.event_table import all_events, read_event_batches
 from tickwheel_broker.errors import advice_for
 from timerlog.engine.select import Filter
 from timerlog.errors import TooManyGroups, UnknownGroup

@@ -11,10 +11,10 @@ from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, send
 from tests.support.stores.bulk import columns, job
 from tests.support.stores.purging import ack, content, take
+from tickwheel.arrow.errors import PositionLost
+from tickwheel.arrow.event_table import log_key, split_events
+from tickwheel.arrow.options import ReadOptions
 from tickwheel.protocol.limits import delivery_number
-from tickwheel.spark.errors import PositionLost
-from tickwheel.spark.events import log_key, split_events
-from tickwheel.spark.options import ReadOptions
 from timerlog.engine.select import Filter
 from timerlog.errors import BadJob, DamagedLog
 from timerlog.layout import MAX_BATCH, DeliveryState

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from tickwheel.spark.options import read_options
-from tickwheel.spark.predicates import conditions
+from tickwheel.arrow.options import read_options
+from tickwheel.arrow.predicates import conditions
 from tickwheel.spark.report.options import ReportOptions
 from tickwheel.spark.source import describe
 from timerlog.names import DEAD_SUFFIX

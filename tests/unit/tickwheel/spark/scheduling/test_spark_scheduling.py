@@ -17,8 +17,9 @@ import pytest
 from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.stores.bulk import JOB
 from tickwheel import AdoptResult
+from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.errors import DiskFull
-from tickwheel.spark.errors import ScheduleFailed, SourceError, StagingError
+from tickwheel.spark.errors import ScheduleFailed, StagingError
 from tickwheel.spark.scheduling import Options, guess_format
 from tickwheel.spark.scheduling.driver import discard, job_id, with_duplicates
 from tickwheel.spark.scheduling.rejects import write_rejects

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.run.cases import table
-from tickwheel.spark.errors import SourceError
+from tickwheel.arrow.errors import SourceError
 from tickwheel.spark.writing.columns import check_columns, checked, shown
 from tickwheel.spark.writing.headers import packed_headers
 from tickwheel.spark.writing.moments import GOOD, NAIVE, NUMBER, UNREADABLE, parse_moment, parse_moments

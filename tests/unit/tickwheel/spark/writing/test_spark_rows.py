@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwheel.spark.errors import RowsRejected, SourceError
+from tickwheel.arrow.errors import SourceError
+from tickwheel.spark.errors import RowsRejected
 from tickwheel.spark.writing.columns import check_columns
 from tickwheel.spark.writing.rows import KeyOfRow, WriteOptions, prepare, write_options
 

@@ -1,12 +1,10 @@
-"""Spark's filters as tests of one column of an Arrow batch: what is filtered here need not travel to Spark.
+"""Conditions as tests of one column of an Arrow batch: what is filtered where the files are need not travel.
 
-A value that is NULL passes no filter but ``is null``, as in SQL. What cannot be decided here exactly as Spark would is
-left to Spark.
+A value that is NULL passes no condition but ``is null``, as in SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -17,21 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.moments import parse_moment
-from tickwheel.spark.errors import SourceError
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_COMPARISONS: Final = {
-    "EqualTo": "equal",
-    "GreaterThan": "greater",
-    "GreaterThanOrEqual": "greater_equal",
-    "LessThan": "less",
-    "LessThanOrEqual": "less_equal",
-    "StringStartsWith": "starts_with",
-    "StringEndsWith": "ends_with",
-    "StringContains": "match_substring",
-}
 _PATTERNS: Final = frozenset({"starts_with", "ends_with", "match_substring"})
 
 
@@ -90,6 +78,19 @@ _OPERATORS: Final = {
     "is null": ("is_null", False),
     "is not null": ("is_null", True),
     "starts with": ("starts_with", False),
+    "not starts with": ("starts_with", True),
+    "ends with": ("ends_with", False),
+    "not ends with": ("ends_with", True),
+    "contains": ("match_substring", False),
+    "not contains": ("match_substring", True),
+}
+_OPERATOR_OF: Final = {
+    **{meaning: operator for operator, meaning in _OPERATORS.items()},
+    # Of values that are not NULL, and no column has NaN.
+    ("less", True): ">=",
+    ("less_equal", True): ">",
+    ("greater", True): "<=",
+    ("greater_equal", True): "<",
 }
 Condition: TypeAlias = tuple[str, str] | tuple[str, str, Any]
 
@@ -103,16 +104,24 @@ def conditions(*wanted: Condition) -> str:
     return msgspec.json.encode(wanted).decode()
 
 
+def condition(predicate: Predicate) -> Condition:
+    """What `parse_conditions` makes the same predicate of, or a predicate that the same values pass."""
+    operator = _OPERATOR_OF[predicate.function, predicate.negated]
+    if predicate.function == "is_null":
+        return predicate.column, operator
+    return predicate.column, operator, predicate.value
+
+
 def parse_conditions(text: str, columns: dict[str, str]) -> tuple[Predicate, ...]:
     """Predicates from the option ``filters``. ``columns``: names and Spark types. Raises ``SourceError``."""
     try:
         listed = msgspec.json.decode(text, type=list[list[Any]])
     except msgspec.MsgspecError:
         raise SourceError("The option filters is not a JSON list of lists.") from None
-    return tuple(_condition(one, columns) for one in listed)
+    return tuple(_predicate(one, columns) for one in listed)
 
 
-def _condition(one: list[Any], columns: dict[str, str]) -> Predicate:
+def _predicate(one: list[Any], columns: dict[str, str]) -> Predicate:
     shown = msgspec.json.encode(one).decode()
     if len(one) not in (2, 3) or not isinstance(one[0], str) or one[1] not in _OPERATORS:
         raise SourceError(
@@ -130,7 +139,7 @@ def _condition(one: list[Any], columns: dict[str, str]) -> Predicate:
     if not isinstance(values, list) or not values:
         raise SourceError(f"{shown}: there is no value to compare with.")
     values = [_moment(value) if kind == "timestamp" else value for value in values]
-    if not all(_fits(value, kind) for value in values) or (function == "starts_with" and kind != "string"):
+    if not all(fits(value, kind) for value in values) or (function in _PATTERNS and kind != "string"):
         raise SourceError(
             f"{shown}: the value does not fit a column of type {kind}.",
             advice="Times are ISO 8601 with a zone: 2031-05-01T12:00:00Z.",
@@ -150,44 +159,7 @@ def _value_type(kind: Any) -> Any:
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) else kind
 
 
-def take_filters(filters: Iterable[Any], columns: dict[str, str]) -> tuple[list[Predicate], list[Any]]:
-    """(what we filter, what is left to Spark) of Spark's filters. ``columns``: names and Spark types."""
-    taken, left = [], []
-    for one in filters:
-        predicate = _predicate(one, columns)
-        if predicate is None:
-            left.append(one)
-        else:
-            taken.append(predicate)
-    return taken, left
-
-
-def _predicate(one: Any, columns: dict[str, str]) -> Predicate | None:
-    """By the filter's name, so that this needs no pyspark."""
-    name = type(one).__name__
-    if name == "Not":
-        inner = _predicate(one.child, columns)
-        if inner is None or inner.negated:
-            return None
-        return Predicate(inner.column, inner.function, inner.value, negated=True)
-    attribute = one.attribute
-    kind = columns.get(attribute[0]) if len(attribute) == 1 else None
-    if kind is None or kind == "binary":
-        return None
-    if name == "IsNull":
-        return Predicate(attribute[0], "is_null")
-    if name == "IsNotNull":
-        return Predicate(attribute[0], "is_null", negated=True)
-    if name == "In":
-        values = list(one.value)
-        fits = values and all(_fits(value, kind) for value in values)
-        return Predicate(attribute[0], "is_in", values) if fits else None
-    if name in _COMPARISONS and _fits(one.value, kind):
-        return Predicate(attribute[0], _COMPARISONS[name], one.value)
-    return None
-
-
-def _fits(value: Any, kind: str) -> bool:
+def fits(value: Any, kind: str) -> bool:
     match kind:
         case "string":
             return isinstance(value, str)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tickwheel.spark.messages import MessagesPart, split_messages
-from tickwheel.spark.predicates import Predicate
+from tickwheel.arrow.message_table import MessagesPart, split_messages
+from tickwheel.arrow.predicates import Predicate
 
 MILLION = 1_000_000
 

@@ -7,54 +7,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, cast, get_args
 
-from tickwheel.spark.errors import SourceError
-from tickwheel.spark.predicates import Predicate, parse_conditions
-
-TableName = Literal["messages", "events"]
-
-#: Type of each column, as Spark's SQL spells it.
-MESSAGE_COLUMNS: Final[dict[str, str]] = {
-    "id": "bigint",
-    "topic": "string",
-    "shard": "string",
-    "group": "string",
-    "key": "string",
-    "order_key": "string",
-    "priority": "int",
-    "state": "string",
-    "epoch": "bigint",
-    "attempts": "bigint",
-    "time_next": "timestamp",
-    "time_acked": "timestamp",
-    "time_created": "timestamp",
-    "deliver_at": "timestamp",
-    "headers": "string",
-    "body": "binary",
-    "body_bytes": "bigint",
-    "dead_reason": "string",
-    "directory": "string",
-}
-EVENT_COLUMNS: Final[dict[str, str]] = {
-    "position": "bigint",
-    "place": "int",
-    "event": "string",
-    "time": "timestamp",
-    "time_next": "timestamp",
-    "topic": "string",
-    "shard": "string",
-    "group": "string",
-    "id": "bigint",
-    "epoch": "bigint",
-    "error": "string",
-    "key": "string",
-    "priority": "int",
-    "deliver_at": "timestamp",
-    "directory": "string",
-}
-_COLUMNS: Final[dict[TableName, dict[str, str]]] = {"messages": MESSAGE_COLUMNS, "events": EVENT_COLUMNS}
-
+from tickwheel.arrow.columns import COLUMNS, TableName
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.predicates import Predicate, parse_conditions
 
 _OPTIONS: Final = ("path", "paths", "columns", "filters", "pushFilters", "table", "committed", "rowsPerPartition",
                    "events", "startingOffsets", "maxRowsPerTrigger", "failOnDataLoss")  # fmt: skip
@@ -89,8 +46,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         directories=_directories(options),
         table=name,
-        columns=_columns(options.get("columns", ""), _COLUMNS[name]),
-        filters=parse_conditions(options.get("filters", "[]"), _COLUMNS[name]),
+        columns=_columns(options.get("columns", ""), COLUMNS[name]),
+        filters=parse_conditions(options.get("filters", "[]"), COLUMNS[name]),
         push_filters=None
         if options.get("pushFilters", "auto") == "auto"
         else _flag(options, "pushFilters", default=False),

@@ -1,4 +1,5 @@
-"""Reads messages from data directories as Arrow batches: what a task of ``format("tickwheel")`` does, without Spark.
+"""Reads messages from data directories as Arrow batches: what a task of ``format("tickwheel")`` does, and a ticket of
+``tickwheel flight``.
 
 A directory is described once, where the query is planned. A task gets that description, a range of ids and what to
 filter; it maps the files and filters in three steps, so that nothing is made for rows that are not wanted: by the
@@ -15,21 +16,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tickwheel.spark.options import MESSAGE_COLUMNS
-from tickwheel.spark.predicates import Mask, Predicate
+from tickwheel.arrow.columns import ARROW_TYPES, MESSAGE_COLUMNS
+from tickwheel.arrow.predicates import Mask, Predicate
 from timerlog.layout import DELIVERY, MESSAGE_HEAD_BYTES, Array, Int64Array
 from timerlog.query.columns import TABLE_COLUMNS, LogColumns, TableColumns, needs_deliveries
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Chunk, Snapshot
 from timerlog.tables.tables import spans
 
-ARROW_TYPES: Final = {
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 LOG_COLUMNS: Final = ("key", "order_key", "headers", "body", "body_bytes", "dead_reason")
 #: So much of a batch that it stays in a processor's cache from here to Spark.
 _CHUNK_ROWS: Final = 32_768

@@ -1,4 +1,4 @@
-"""Options and filters of the data source, without Spark."""
+"""Options and conditions of the data source, without Spark."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource as spark
 
 from tests.support.run.cases import table
-from tickwheel.spark.errors import PositionLost, RowsRejected, SourceError, SparkError, understood
-from tickwheel.spark.options import EVENT_COLUMNS, MESSAGE_COLUMNS, read_options
-from tickwheel.spark.predicates import Predicate, conditions, parse_conditions, take_filters
-from tickwheel.spark.sessions import parse_conf
+from tickwheel.arrow.columns import EVENT_COLUMNS, MESSAGE_COLUMNS
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.options import read_options
+from tickwheel.arrow.predicates import conditions, parse_conditions
 from tickwheel.spark.writing.columns import SINK_COLUMNS
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "how-to" / "spark.md"
@@ -64,12 +63,6 @@ def test_starting_offsets() -> None:
     assert read_options({"path": "a", "startingOffsets": "latest"}).starting == "latest"
 
 
-def test_settings_of_spark() -> None:
-    assert parse_conf(["a.b=c=d", " e =f"]) == {"a.b": "c=d", "e": "f"}
-    with pytest.raises(SourceError, match="not a setting"):
-        parse_conf(["a.b"])
-
-
 def test_the_page_lists_every_column() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for name in {*MESSAGE_COLUMNS, *EVENT_COLUMNS, *SINK_COLUMNS}:
@@ -100,6 +93,11 @@ ARRAYS = {
         (("key", "starts with", "a"), [0, 1]),
         (("key", "<", "b"), [0, 1]),
         (("state", "starts with", "a"), [0, 1]),
+        (("key", "not starts with", "a"), [3]),
+        (("key", "ends with", "b"), [1, 3]),
+        (("key", "not ends with", "b"), [0]),
+        (("state", "contains", "b"), [1, 3]),
+        (("state", "not contains", "b"), [0]),
         (("state", "!=", "a"), [1, 3]),
         (("state", "is null"), [2]),
         (("state", "is not null"), [0, 1, 3]),
@@ -138,38 +136,6 @@ def test_conditions_that_are_refused(text: str, message: str) -> None:
         parse_conditions(text, MESSAGE_COLUMNS)
 
 
-def test_filters_of_spark_that_are_taken() -> None:
-    filters = [
-        spark.EqualTo(("state",), "acked"),
-        spark.Not(spark.In(("id",), (1, 2))),
-        spark.IsNotNull(("key",)),
-        spark.LessThan(("deliver_at",), NOW),
-        spark.Not(spark.StringContains(("topic",), "x")),
-    ]
-    taken, left = take_filters(filters, MESSAGE_COLUMNS)
-    assert left == []
-    assert taken == [
-        Predicate("state", "equal", "acked"),
-        Predicate("id", "is_in", [1, 2], negated=True),
-        Predicate("key", "is_null", negated=True),
-        Predicate("deliver_at", "less", NOW),
-        Predicate("topic", "match_substring", "x", negated=True),
-    ]
-
-
-def test_filters_that_are_left_to_spark() -> None:
-    filters = [
-        spark.EqualTo(("body",), b"x"),
-        spark.EqualTo(("headers", "inside"), "x"),
-        spark.In(("id",), (1, None)),
-        spark.EqualNullSafe(("id",), 1),
-        spark.Not(spark.Not(spark.EqualTo(("id",), 1))),
-        spark.LessThan(("deliver_at",), datetime(2031, 5, 1)),
-        spark.GreaterThan(("priority",), 1 << 40),
-    ]
-    assert take_filters(filters, MESSAGE_COLUMNS) == ([], filters)
-
-
 @given(
     st.lists(st.one_of(st.none(), st.integers(-3, 3)), max_size=20),
     st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
@@ -180,16 +146,3 @@ def test_null_passes_no_comparison(values: list[int | None], operator: str, valu
     (predicate,) = parse_conditions(conditions(("id", operator, value)), MESSAGE_COLUMNS)
     expected = [one is not None and eval(f"{one} {python} {value}") for one in values]
     assert predicate.passes(pa.array(values, pa.int64())).tolist() == expected
-
-
-def test_our_errors_are_found_in_those_of_spark() -> None:
-    text = "[PYTHON_EXCEPTION] …\n  File x\ntickwheel.spark.errors.{}: [{}] It went wrong. Do this.\n SQLSTATE: 38000"
-    for cls in (SourceError, PositionLost, RowsRejected):
-        error = understood(RuntimeError(text.format(cls.__name__, cls.code)))
-        assert type(error) is cls
-        assert (error.code, error.message) == (cls.code, "It went wrong. Do this.")
-    other = understood(
-        RuntimeError("tickwheel.protocol.errors.NotConnected: [not_connected] Nobody answers.")
-    )
-    assert type(other) is SparkError
-    assert understood(RuntimeError("something else")) is None

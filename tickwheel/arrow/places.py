@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.errors import error_class
-from tickwheel.spark.errors import SourceError
 from timerlog.errors import StoreError
 from timerlog.readers.describe import Offline, describe_directory
 

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tickwheel.spark.errors import PositionLost, SourceError
-from tickwheel.spark.messages import ARROW_TYPES
-from tickwheel.spark.options import EVENT_COLUMNS, ReadOptions
-from tickwheel.spark.predicates import Predicate
+from tickwheel.arrow.columns import ARROW_TYPES, EVENT_COLUMNS
+from tickwheel.arrow.errors import PositionLost, SourceError
+from tickwheel.arrow.options import ReadOptions
+from tickwheel.arrow.predicates import Predicate
 from timerlog.commitlog.view import LogView
 from timerlog.errors import PositionGone
 from timerlog.layout import Int64Array, MessageState

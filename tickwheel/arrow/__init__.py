@@ -1,0 +1,1 @@
+"""The tables ``messages`` and ``events`` as Arrow record batches."""

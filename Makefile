@@ -94,7 +94,7 @@ sanitize: $(VENV)/.dev $(VENV)/.compiled ## Run the tests of the C code under AS
 	export LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1; \
 	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED)/native:$(SANITIZED)/gateway $(BIN)/python -c \
 	    'import tickwheel_native._native as n, tickwheel_gateway._wire as w; assert "sanitize" in n.__file__ and "sanitize" in w.__file__, w.__file__; print("testing", n.__file__, w.__file__)'; \
-	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli push simulation web" tests/unit/native tests/unit/gateway/transport tests/unit/gateway/wire tests/model $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(TEST_JOBS) -p no:cacheprovider -o pythonpath="$(SANITIZED)/native $(SANITIZED)/gateway . bench broker cli flight push simulation web" tests/unit/native tests/unit/gateway/transport tests/unit/gateway/wire tests/model $(TEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.tools $(VENV)/.dev $(VENV)/.compiled ## Fuzz the C code under ASan and UBSan (FUZZ_SECONDS=60 in all)

@@ -96,6 +96,24 @@ class Client:
         return self._client.grants
 
     @property
+    def is_limited(self) -> bool:
+        """Whether there is something that the broker does not let this client do; False also of an older broker, which
+        does not tell. Raises ClientClosed."""
+        return self._client.is_limited
+
+    @property
+    def timeline(self) -> str:
+        """Of the broker's log, as 16 hexadecimal digits, as it told when this client connected last. Positions, ids and
+        receipts of another one mean nothing there. Empty: the broker is older. Raises ClientClosed."""
+        return self._client.timeline
+
+    @property
+    def flight_url(self) -> str:
+        """Where tables are read by Arrow Flight, such as ``grpc://127.0.0.1:7416``, as the broker told when this client
+        connected last. Empty: it has no ``tickwheel flight``, or is older. Raises ClientClosed."""
+        return self._client.flight_url
+
+    @property
     def max_body_bytes(self) -> int:
         """The largest body that the broker takes, as it told when this client connected last. Raises ClientClosed."""
         return self._client.max_body_bytes

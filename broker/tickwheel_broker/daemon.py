@@ -169,7 +169,7 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         closing(await open_watching(settings, certificates)) as watching,
         closing(await open_children(settings)) as children,
     ):
-        await _serve_watched(settings, clock, ready, certificates, access, watching, children)
+        await _serve_watched(children.settings, clock, ready, certificates, access, watching, children)
     _log.info("stopped")
 
 

@@ -66,7 +66,8 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
     "tickwheel_cli": [
         {"shared", "lazy"},
-        {"messages", "looking", "running", "working", "outbox", "pipeline", "demo"},
+        {"messages", "looking", "beside", "working", "outbox", "pipeline", "demo"},
+        {"running"},
         {"main"},
     ],
     "tickwheel_gateway": [
@@ -95,6 +96,13 @@ FLOORS: dict[str, list[set[str]]] = {
         {"tally"},
         {"lifetime", "workers.report"},
         {"server", "workers"},
+    ],
+    "tickwheel_flight": [
+        {"commands", "tickets", "turns", "rights", "callers"},
+        {"directory"},
+        {"reading"},
+        {"server"},
+        {"process"},
     ],
     "tickwheel_push": [
         {"http"},

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 from tickwheel.arrow.columns import COLUMNS, TableName
 from tickwheel.arrow.errors import SourceError
-from tickwheel.arrow.predicates import Predicate, parse_conditions
+from tickwheel.arrow.predicates import Predicate, condition, parse_conditions
 
-_OPTIONS: Final = ("path", "paths", "columns", "filters", "pushFilters", "table", "committed", "rowsPerPartition",
-                   "events", "startingOffsets", "maxRowsPerTrigger", "failOnDataLoss")  # fmt: skip
+_OPTIONS: Final = (
+    "path", "paths", "url", "tokenFile", "caFile", "columns", "filters", "pushFilters", "table", "committed",
+    "rowsPerPartition", "events", "startingOffsets", "maxRowsPerTrigger", "failOnDataLoss",
+)  # fmt: skip
 _CLOSE: Final = 0.8
 
 
@@ -23,7 +25,7 @@ class ReadOptions:
     """What to read. ``filters``: what each row must meet. ``push_filters``: whether to take Spark's filters as well,
     None: where that is safe. ``starting``: earliest, latest, or positions by directory (``""``: of the only one)."""
 
-    directories: tuple[str, ...]
+    directories: tuple[str, ...]  #: none with a URL
     table: TableName
     columns: dict[str, str] = field(hash=False)
     filters: tuple[Predicate, ...] = ()
@@ -34,6 +36,14 @@ class ReadOptions:
     starting: str | dict[str, int] = "earliest"
     max_rows: int | None = None
     fail_on_data_loss: bool = True
+    url: str | None = None  #: of a broker with `tickwheel flight`
+    token_file: str | None = None
+    ca_file: str | None = None
+    are_columns_chosen: bool = False  #: else they are all that there are
+
+    def of_columns(self, names: Sequence[str]) -> ReadOptions:
+        """The same for these columns, in their order."""
+        return replace(self, columns=chosen_columns(names, self.table), are_columns_chosen=True)
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -43,10 +53,11 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if table not in get_args(TableName):
         raise SourceError(f"There is no table {table!r}: use messages or events.")
     name = cast(TableName, table)
+    url = options.get("url") or None
     return ReadOptions(
-        directories=_directories(options),
+        directories=_directories(options) if url is None else _no_directories(options),
         table=name,
-        columns=_columns(options.get("columns", ""), COLUMNS[name]),
+        columns=chosen_columns(_listed(options.get("columns", "")), name),
         filters=parse_conditions(options.get("filters", "[]"), COLUMNS[name]),
         push_filters=None
         if options.get("pushFilters", "auto") == "auto"
@@ -57,6 +68,10 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         starting=_starting(options.get("startingOffsets", "earliest")),
         max_rows=_number(options, "maxRowsPerTrigger"),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        url=url,
+        token_file=options.get("tokenFile") or None,
+        ca_file=options.get("caFile") or None,
+        are_columns_chosen=bool(_listed(options.get("columns", ""))),
     )
 
 
@@ -85,7 +100,8 @@ def _directories(options: Mapping[str, str]) -> tuple[str, ...]:
     found = [one.removeprefix("file://").removeprefix("file:") for one in found]
     if not found:
         raise SourceError(
-            "No data directory is named.", advice='Name one or more: .load("data"), .option("paths", …).'
+            "No data directory is named.",
+            advice='Name one or more: .load("data"), .option("paths", …); or a broker: .option("url", …).load().',
         )
     resolved = [str(Path(one).absolute()) for one in found]
     if len(set(resolved)) < len(resolved):
@@ -93,8 +109,18 @@ def _directories(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(resolved)
 
 
-def _columns(text: str, known: dict[str, str]) -> dict[str, str]:
-    names = _listed(text)
+def _no_directories(options: Mapping[str, str]) -> tuple[str, ...]:
+    if options.get("path") or options.get("paths"):
+        raise SourceError(
+            "Both a broker and a data directory are named.",
+            advice='Name a broker, .option("url", …).load(), or directories, .load("data").',
+        )
+    return ()
+
+
+def chosen_columns(names: Sequence[str], table: TableName) -> dict[str, str]:
+    """Names and Spark types of some columns; of all where none is named. Raises ``SourceError``."""
+    known = COLUMNS[table]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SourceError(f"There is no column {unknown[0]!r}: use {', '.join(known)}.")
@@ -121,6 +147,26 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal() or int(text) == 0:
         raise SourceError(f"The option {name} is {text!r}: use a whole number above 0.")
     return int(text)
+
+
+def as_command(options: ReadOptions) -> dict[str, Any]:
+    """What `tickwheel flight` is asked for; see ``tickwheel_flight.commands.Command``."""
+    chosen = list(options.columns) if options.are_columns_chosen else []
+    starting: Any = options.starting
+    if isinstance(starting, dict):
+        if set(starting) != {""}:
+            raise SourceError("With a broker's URL startingOffsets is earliest, latest or one position.")
+        starting = starting[""]
+    return {
+        "table": options.table,
+        "columns": chosen,
+        "filters": [condition(one) for one in options.filters],
+        "committed": options.committed,
+        "rows_per_partition": options.rows_per_partition,
+        "events": list(options.events or ()),
+        "starting": starting,
+        "fail_on_data_loss": options.fail_on_data_loss,
+    }
 
 
 def _starting(text: str) -> str | dict[str, int]:

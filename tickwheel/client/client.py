@@ -66,7 +66,7 @@ from tickwheel.client.security import Security, security_of
 from tickwheel.client.security import dial as default_dial
 from tickwheel.client.session import Dial, Session
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, one_time
-from tickwheel.client.url import Nodes, Urls, default_url, parse_urls, shown_urls
+from tickwheel.client.url import Nodes, Urls, default_url, on_host, parse_urls, shown_urls
 from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.protocol.bodies.requests import Ping
 from tickwheel.protocol.errors import ClientClosed, TickwheelError
@@ -205,6 +205,24 @@ class Client(
         None: it may do everything, or the broker is older and does not tell. Raises ClientClosed."""
         found = self._session.limits.grants
         return None if found is UNSET else list(found)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is something that the broker does not let this client do; False also of an older broker, which
+        does not tell. Raises ClientClosed."""
+        return self._session.limits.is_limited
+
+    @property
+    def timeline(self) -> str:
+        """Of the broker's log, as 16 hexadecimal digits, as it told when this client connected last. Positions, ids and
+        receipts of another one mean nothing there. Empty: the broker is older. Raises ClientClosed."""
+        return self._session.limits.timeline
+
+    @property
+    def flight_url(self) -> str:
+        """Where tables are read by Arrow Flight, such as ``grpc://127.0.0.1:7416``, as the broker told when this client
+        connected last. Empty: it has no ``tickwheel flight``, or is older. Raises ClientClosed."""
+        return on_host(self._session.limits.flight_url, self._session.nodes.current)
 
     @property
     def max_body_bytes(self) -> int:

@@ -165,5 +165,10 @@ class BrokerSettings(TypedDict, total=False):
     rocketmq_max_connections: int
     rocketmq_max_streams: int
     rocketmq_max_pending_bytes: int | str
+    flight: bool
+    flight_listen: str
+    flight_advertise: str
+    flight_streams: int
+    flight_niceness: int
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "console", "json"]

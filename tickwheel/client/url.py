@@ -140,6 +140,19 @@ def shown_urls(addresses: Sequence[Address]) -> str:
     return ",".join([first, *(str(address).partition("://")[2] for address in addresses[1:])])
 
 
+def on_host(url: str, address: Address) -> str:
+    """A URL that a broker told of itself, on the host at which it is reached where the URL names none.
+
+    >>> on_host("grpc://:7416", TcpAddress("broker.example", 7411))
+    'grpc://broker.example:7416'
+    """
+    scheme, separator, place = url.partition("://:")
+    if not separator:
+        return url
+    host = address.host if isinstance(address, TcpAddress) else "127.0.0.1"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{place}"
+
+
 class Nodes:
     """The nodes that a client knows, and which of them it tries next; it says what became of each try.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -22,21 +20,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tickwheel.arrow.errors import SourceError
-from tickwheel.arrow.event_table import (
-    EventsPart,
-    Offset,
-    all_events,
-    current_offset,
-    read_event_batches,
-    split_events,
-    starting_offset,
-    wanted_types,
-)
-from tickwheel.arrow.message_table import MessagesPart, read_messages, split_messages
+from tickwheel.arrow.event_table import Offset, wanted_types
 from tickwheel.arrow.options import ReadOptions, read_options
-from tickwheel.arrow.places import describe as describe_place
 from tickwheel.spark.filters import take_filters
-from timerlog.readers.describe import Offline
+from tickwheel.spark.tables import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -44,23 +31,24 @@ if TYPE_CHECKING:
 
 
 class TickwheelSource(DataSource):
-    """Reads messages and events from data directories, and sends rows to a broker. docs/how-to/spark.md has the options
-    and columns."""
+    """Reads messages and events from data directories or from a broker, and sends rows to a broker.
+    docs/how-to/spark.md has the options and columns."""
 
     @classmethod
     def name(cls) -> str:
         return "tickwheel"
 
     def schema(self) -> str:
-        options = read_options(self.options)
-        return ", ".join(f"`{name}` {kind}" for name, kind in options.columns.items())
+        columns = tables_of(read_options(self.options)).columns()
+        return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
-        return PushedTableReader(options) if takes_filters(options) else TableReader(options)
+        names = [field.name for field in schema.fields]
+        return PushedTableReader(options, names) if takes_filters(options) else TableReader(options, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return EventStreamReader(read_options(self.options))
+        return EventStreamReader(read_options(self.options), [field.name for field in schema.fields])
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tickwheel.spark.writing.sink import MessageWriter
@@ -73,51 +61,21 @@ class TickwheelSource(DataSource):
         return MessageStreamWriter(self.options, schema)
 
 
-def describe(options: ReadOptions) -> list[Offline]:
-    """The directories as they are now. Raises ``SourceError``."""
-    now_ms = time.time_ns() // 1_000_000
-    return [
-        describe_place(directory, now_ms, committed=options.committed) for directory in options.directories
-    ]
-
-
-class _Partition(InputPartition):
-    """A part, and, where the reader does not know it yet, the directory it is a part of."""
-
-    def __init__(self, value: MessagesPart | EventsPart, offline: Offline | None = None) -> None:
-        super().__init__(value)
-        self.offline = offline
-
-
 class TableReader(DataSourceReader):
-    """A table, as it is where the query is planned: the directories are described once, so that all tasks see the
-    same."""
+    """A table, as it is where the query is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._found = describe(options)
+    def __init__(self, options: ReadOptions, names: list[str]) -> None:
+        """``names``: of the columns that Spark was told."""
+        self._options = options.of_columns(names)
+        self._tables = tables_of(self._options)
+        self._tables.look()
         self._predicates = list(options.filters)
 
     def partitions(self) -> list[InputPartition]:
-        return [_Partition(part) for part in self._parts()]
-
-    def _parts(self) -> Sequence[MessagesPart | EventsPart]:
-        """Without any part Spark would ask for one of its own making."""
-        if self._options.table == "events":
-            first = self._found[0].first_position
-            return all_events(self._found) or [EventsPart(0, first, first)]
-        # Of the machine that plans, which on local[*] is the one that reads.
-        cores = len(os.sched_getaffinity(0))
-        parts = split_messages(self._found, self._options.rows_per_partition, self._predicates, cores)
-        return parts or [MessagesPart(0, 1, 1)]
+        return [InputPartition(part) for part in self._tables.parts(self._predicates)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        part = partition.value
-        offline, columns = self._found[part.directory], list(self._options.columns)
-        if isinstance(part, EventsPart):
-            wanted = wanted_types(self._options)
-            return read_event_batches(offline, part, columns, self._predicates, wanted)
-        return read_messages(offline, part, columns, self._predicates)
+        return self._tables.batches(partition.value, self._predicates)
 
 
 class PushedTableReader(TableReader):
@@ -144,39 +102,35 @@ def takes_filters(options: ReadOptions) -> bool:
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Events as they happen."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, names: list[str]) -> None:
         if options.table != "events":
             raise SourceError(
                 "Only events can be read as a stream.", advice='Add .option("table", "events").'
             )
         wanted_types(options)
-        self._options = options
+        self._options = options.of_columns(names)
+        self._tables = tables_of(self._options)
         self._target: Offset | None = None
 
     def initialOffset(self) -> Offset:
-        return starting_offset(self._options, describe(self._options))
+        return self._tables.first_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = current_offset(self._options, describe(self._options), {}, None, None)
+        self._target = self.reportLatestOffset()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return current_offset(self._options, describe(self._options), start, self._target, rows)
+        return self._tables.last_offset(start, self._target, rows)
 
     def reportLatestOffset(self) -> Offset:
-        return current_offset(self._options, describe(self._options), {}, None, None)
+        return self._tables.last_offset({}, None, None)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        found = describe(self._options)
-        parts = split_events(found, start, end, self._options)
-        return [_Partition(part, found[part.directory]) for part in parts]
+        return [InputPartition(part) for part in self._tables.parts_between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, _Partition)
-        assert partition.offline is not None
-        wanted = wanted_types(self._options)
-        return read_event_batches(partition.offline, partition.value, list(self._options.columns), [], wanted)
+        return self._tables.batches(partition.value, [])

@@ -27,13 +27,21 @@ class Beside:
     """The process, and where it listens; none if it is not wanted."""
 
     def __init__(
-        self, command: str, flags: Mapping[str, str], settings: Settings, listeners: Sequence[OpenSocket]
+        self,
+        command: str,
+        flags: Mapping[str, str],
+        settings: Settings,
+        listeners: Sequence[OpenSocket],
+        *,
+        gets_sockets: bool = True,
     ) -> None:
-        """``command``: of `tickwheel`. ``flags``: what it is told of the settings, and how."""
+        """``command``: of `tickwheel`. ``flags``: what it is told of the settings, and how. ``gets_sockets``: it is
+        given the listeners; else it listens where the settings say."""
         self._command = command
         self._flags = flags
         self._settings = settings
         self._listeners = listeners
+        self._gets_sockets = gets_sockets
         self._child: Child | None = None
 
     @property
@@ -45,7 +53,7 @@ class Beside:
         """See `Child`."""
         if not self._listeners:
             return
-        numbers = [listener.socket.fileno() for listener in self._listeners]
+        numbers = [listener.socket.fileno() for listener in self._listeners if self._gets_sockets]
         (url,) = (url for url in broker_urls if url.startswith("tickwheel+unix://"))
         self._child = Child(self._command, ["--url", url, self._command, *self._options(numbers)], numbers)
         await self._child.run(wait_stopped)

@@ -155,7 +155,7 @@ async def serve_node(
         except StoreError as error:
             raise from_store(error) from error
         opened.callback(lock.release)
-        process = NodeProcess(settings, clock, access, watching, children, certificates, listeners)
+        process = NodeProcess(children.settings, clock, access, watching, children, certificates, listeners)
         try:
             try:
                 async with (connect or connect_kafka)(settings, process.pulse.is_healthy) as connected:

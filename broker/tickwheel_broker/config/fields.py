@@ -25,6 +25,7 @@ _SECTIONS = {
     "web": "HTTP API",
     "push_allow_network": PUSH_SECTION,
     "rocketmq": "RocketMQ",
+    "flight": "Arrow Flight",
     "log_level": "Logging",
 }
 """By the attribute with which each begins."""
@@ -101,6 +102,15 @@ _ALSO_OF_ROCKETMQ = (
     "log_level",
     "log_format",
 )
+_ALSO_OF_FLIGHT = (
+    "data_dir",
+    "insecure",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
+    "log_level",
+    "log_format",
+)
 _ALSO_OF_WEB = ("insecure", "tls_certificate", "tls_key", "tls_client_ca", "log_level", "log_format")
 
 
@@ -132,4 +142,13 @@ def rocketmq_flags() -> dict[str, str]:
         name: field.flag.replace("--rocketmq-", "--")
         for name, field in FIELDS.items()
         if name.startswith("rocketmq_") or name in _ALSO_OF_ROCKETMQ
+    }
+
+
+def flight_flags() -> dict[str, str]:
+    """The settings that `tickwheel flight` takes, and its flags for them: `--listen` is `flight_listen`."""
+    return {
+        name: field.flag.replace("--flight-", "--")
+        for name, field in FIELDS.items()
+        if (name.startswith("flight_") and name != "flight_advertise") or name in _ALSO_OF_FLIGHT
     }

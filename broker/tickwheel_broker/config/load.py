@@ -27,6 +27,7 @@ from tickwheel.protocol.units import (
 )
 from tickwheel_broker.config.cluster_url import parse_cluster_url
 from tickwheel_broker.config.fields import FIELDS, SettingField
+from tickwheel_broker.config.flight import flight_conflicts, is_flight_exposed
 from tickwheel_broker.config.places import is_loopback, is_port, place_of
 from tickwheel_broker.config.rocketmq import rocketmq_conflicts
 from tickwheel_broker.config.settings import KIB, Settings
@@ -42,8 +43,8 @@ when a service is called `tickwheel` (TICKWHEEL_SERVICE_HOST, TICKWHEEL_PORT, â€
 _OF_CLIENTS = frozenset({"url", "token", "token_file", "plain_token", "ca", "certificate", "key"})
 
 MAX_UNIX_PATH_BYTES = 100
-WEB_SOCKET = "web.sock"
-ROCKETMQ_SOCKET = "rocketmq.sock"
+_SOCKETS = {"web": "web.sock", "rocketmq": "rocketmq.sock", "flight": "flight.sock"}
+"""By which processes beside the broker reach it, by the setting that starts them."""
 _ORIGIN = re.compile(r"https?://(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?")
 _SWITCH_TEXTS = {
     "1": True,
@@ -141,8 +142,9 @@ class _Reading:
     def result(self) -> Loaded:
         """Raises ConfigError with all problems; whether values fit together is asked when each is fine by itself."""
         settings = Settings(**self._values)  # type: ignore[arg-type]
-        if (settings.web or settings.rocketmq) and not settings.unix_socket:
-            name, beside = (WEB_SOCKET, "web") if settings.web else (ROCKETMQ_SOCKET, "rocketmq")
+        beside = next((name for name in _SOCKETS if getattr(settings, name)), "")
+        if beside and not settings.unix_socket:
+            name = _SOCKETS[beside]
             path = os.path.join(settings.data_dir, name)
             settings = msgspec.structs.replace(settings, unix_socket=path)
             self._origins["unix_socket"] = f"{name} in data_dir, for {beside}"
@@ -180,6 +182,7 @@ def _conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     yield from _web_conflicts(settings, origins)
     yield from _push_conflicts(settings, origins)
     yield from rocketmq_conflicts(settings, origins)
+    yield from flight_conflicts(settings, origins)
     try:
         delay_levels_ms(settings.delay_levels)
     except ValueError as error:
@@ -299,6 +302,8 @@ def exposed_host(settings: Settings) -> str:
         return "listen_host"
     if settings.http_listen and not is_loopback(settings.http_host):
         return "http_host"
+    if is_flight_exposed(settings):
+        return "flight_listen"
     return "web_host" if settings.web and settings.web_host and not is_loopback(settings.web_host) else ""
 
 

@@ -610,6 +610,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 32 * MIB
 
+    # -- Arrow Flight ---------------------------------------------------------------------------------------
+    flight: Annotated[
+        bool,
+        _plain(
+            "Whether to start `tickwheel flight` beside the broker, and anew when it ends. It reaches the broker by "
+            "unix_socket, or flight.sock in the data directory. Needs pip install 'tickwheel[flight]'."
+        ),
+    ] = False
+    flight_listen: Annotated[
+        str,
+        _plain(
+            "Where Spark, DuckDB and others read tables by Arrow Flight, such as 0.0.0.0:7416; with TLS where "
+            "tls_certificate is set. The rules for listen_host hold for it as well."
+        ),
+    ] = "127.0.0.1:7416"
+    flight_advertise: Annotated[
+        str,
+        _plain(
+            "Address of Arrow Flight that clients of the broker are told, such as broker.example:7416. Empty: the host "
+            "by which they reach the broker, with the port of flight_listen. To be set where `tickwheel flight` is not "
+            "started by the broker."
+        ),
+    ] = ""
+    flight_streams: Annotated[
+        int,
+        _count(
+            "Batches of rows that are made for readers at the same time; others wait for their turn. 0: four for each "
+            "core.",
+            0,
+            1_000,
+        ),
+    ] = 0
+    flight_niceness: Annotated[
+        int,
+        _count(
+            "How far reading by Arrow Flight stands back for others, above all the broker, where all want the "
+            "processor. As of `nice`; 0: not at all.",
+            0,
+            19,
+        ),
+    ] = 5
+
     # -- logging --------------------------------------------------------------------------------------------
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _plain("The least level logged.")] = (
         "info"

@@ -41,6 +41,7 @@ from tickwheel_broker import logs
 from tickwheel_broker.background.probing import Probing
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.clock import Clock
+from tickwheel_broker.config.flight import told_flight_url
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.delivery import Fetching, Subscription, Taker
@@ -396,6 +397,8 @@ class Connection:
             timeline=parts.timeline,
             probes=True,
             grants=self._grants(),
+            is_limited=self.identity.is_limited,
+            flight_url=told_flight_url(parts.settings),
         )
 
     def _grants(self) -> list[str] | UnsetType:

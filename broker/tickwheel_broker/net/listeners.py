@@ -174,9 +174,21 @@ async def open_rocketmq_listeners(settings: Settings) -> list[OpenSocket]:
     return [OpenSocket(_plain(one.socket), one.url.removeprefix("grpc://")) for one in opened]
 
 
-async def _hold_tcp(host: str, port: int, scheme: str, advice: str) -> list[SocketListener]:
+async def hold_flight_place(settings: Settings) -> list[OpenSocket]:
+    """Where `tickwheel flight` is to listen: held, so that a place that is taken is known before the broker serves, and
+    that the port which the system chooses stays free. Raises AddressInUse or CannotListen; then nothing is left
+    open."""
+    host, port = place_of(settings.flight_listen)
+    scheme = "grpc+tls" if settings.tls_certificate else "grpc"
+    opened = await _hold_tcp(host, port, scheme, "Choose another flight_listen.", is_one=True)
+    return [OpenSocket(_plain(one.socket), one.url) for one in opened]
+
+
+async def _hold_tcp(
+    host: str, port: int, scheme: str, advice: str, *, is_one: bool = False
+) -> list[SocketListener]:
     """Sockets at which no connection arrives. Others of the same user can listen where they are with SO_REUSEPORT, and
-    no one without it."""
+    no one without it. With `is_one` there is one socket, and who listens there needs SO_REUSEADDR alone."""
     with contextlib.ExitStack() as opened:
         held = []
         try:
@@ -190,9 +202,11 @@ async def _hold_tcp(host: str, port: int, scheme: str, advice: str) -> list[Sock
                     one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 # Bound without it: where others share a port already, they are not joined.
                 await one.bind(address)
+                held.append(SocketListener(one, tcp_url(scheme, one)))
+                if is_one:
+                    break
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-                held.append(SocketListener(one, tcp_url(scheme, one)))
         except OSError as error:
             raise explain(error, f"{host}:{port}", advice) from error
         opened.pop_all()

@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from tickwheel.protocol.readable import format_bytes
-from tickwheel_cli.running.settings_options import say_limits
 from tickwheel_cli.shared.options import SIZE
 from tickwheel_cli.shared.output import counted, print_report
 from tickwheel_cli.shared.session import check_directory, json_option
+from tickwheel_cli.shared.settings_options import say_limits
 from tickwheel_cli.shared.times import format_moment
 
 _NO_TOKENS = (

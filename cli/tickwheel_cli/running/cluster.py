@@ -18,11 +18,11 @@ import click
 from tickwheel.protocol.readable import format_bytes
 from tickwheel.protocol.units import parse_size_bytes
 from tickwheel_broker.exit_codes import ExitCode
-from tickwheel_cli.running.settings_options import say_limits, some_setting_options
 from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import print_report, print_result
 from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.settings_options import say_limits, some_setting_options
 
 if TYPE_CHECKING:
     from tickwheel_broker.cluster.beginning import ClusterStatus

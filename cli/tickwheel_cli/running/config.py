@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel_cli.running.settings_options import config_file_option, setting_options
 from tickwheel_cli.shared.output import print_json, print_result
 from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.settings_options import config_file_option, setting_options
 from tickwheel_cli.shared.tables import left, print_table
 
 if TYPE_CHECKING:

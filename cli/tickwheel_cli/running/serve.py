@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel_cli.running.settings_options import SectionedCommand, config_file_option, setting_options
 from tickwheel_cli.shared.failures import CommandFailed
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.settings_options import SectionedCommand, config_file_option, setting_options
 
 if TYPE_CHECKING:
     from tickwheel_broker.daemon import Running

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tickwheel.errors import GatewayMissing
-from tickwheel_cli.running.gateway import NEEDED
+from tickwheel_cli.beside.gateway import NEEDED
 from tickwheel_cli.shared.output import print_json
 from tickwheel_cli.shared.session import current_session, json_option
 

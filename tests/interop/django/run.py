@@ -28,7 +28,7 @@ SUMS: Final = {
     "6.1.3": "b5d2d9e35295065d13b1927b3f19a59bd119f737aa6299def14ccca1ae3c8c0d",
 }
 LEAST: Final = (3, 12)
-ROOTS: Final = (".", "bench", "broker", "cli", "gateway", "native", "push", "simulation", "web")
+ROOTS: Final = (".", "bench", "broker", "cli", "flight", "gateway", "native", "push", "simulation", "web")
 TOOLS: Final = (
     "pytest>=8.2",
     "pytest-timeout>=2.3",

@@ -89,7 +89,7 @@ def java_with(versions: Sequence[str], folder: Path, registries: Registries) -> 
 def raw(_: Path, __: Registries) -> Program:
     """No client of theirs: calls that those do not make."""
     command = (sys.executable, "-m", "tests.interop.rocketmq.raw_conformance")
-    roots = (".", "bench", "broker", "cli", "gateway", "native", "push", "simulation", "web")
+    roots = (".", "bench", "broker", "cli", "flight", "gateway", "native", "push", "simulation", "web")
     return Program(command, HERE.parents[2], {"PYTHONPATH": os.pathsep.join(roots)})
 
 

@@ -34,7 +34,7 @@ EVENT: Final = "a step held the event loop"
 EXCEPTIONS: Final = {
     "_serve_with_signals": "opens the store before anybody is served, and closes it after the last one has left",
     "EmbeddedBroker._run.<locals>.main": "does the same in a program",
-    "running.gateway._serve": "opens its listeners before anybody is served; calls are tasks of their own",
+    "beside.gateway._serve": "opens its listeners before anybody is served; calls are tasks of their own",
     "workers.supervisor.supervise": "the same of the process that starts the gateway's workers",
 }
 """Ends of the names of tasks whose steps may be long, and why."""

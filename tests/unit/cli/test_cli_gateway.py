@@ -16,8 +16,8 @@ from tests.support.clients.certificates import Files
 from tickwheel_broker.config.fields import rocketmq_flags
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.exit_codes import ExitCode
+from tickwheel_cli.beside.gateway import _serving, gateway
 from tickwheel_cli.main import root
-from tickwheel_cli.running.gateway import _serving, gateway
 from tickwheel_cli.shared.session import Session
 from tickwheel_gateway.clients.credentials import DATE_TIME, Credentials, Pair, sign
 from tickwheel_gateway.config import Config, Group

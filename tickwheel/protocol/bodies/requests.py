@@ -183,8 +183,10 @@ class HelloOk(Answer, frozen=True):
     )
     probes: bool = False  #: it knows `probes` of SUBSCRIBE and FETCH
     grants: list[str] | UnsetType = (
-        UNSET  #: what the client may do; unset: everything, or the broker is older
+        UNSET  #: what the client may do; unset: everything, or more than is told, or the broker is older
     )
+    is_limited: bool = False  #: there is something that the client may not do
+    flight_url: str = ""  #: of Arrow Flight; without a host: where this broker is. Empty: nowhere
 
 
 class Pong(Answer, frozen=True):

@@ -49,6 +49,13 @@ class GatewayMissing(TickwheelError, ImportError):
     advice = "Install it: pip install 'tickwheel[rocketmq]'."
 
 
+class FlightMissing(TickwheelError, ImportError):
+    """Arrow Flight was asked for, and what it needs is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[flight]'."
+
+
 class CeleryMissing(TickwheelError, ModuleNotFoundError):
     """The broker for Celery was asked for, and Celery is not installed."""
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tickwheel.arrow.options import read_options
 from tickwheel.arrow.predicates import conditions
 from tickwheel.spark.report.options import ReportOptions
-from tickwheel.spark.source import describe
+from tickwheel.spark.tables import describe
 from timerlog.names import DEAD_SUFFIX
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Description

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tickwheel.errors import PushMissing
-from tickwheel_cli.running.settings_options import config_file_option
 from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.options import Parsed
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
+from tickwheel_cli.shared.settings_options import config_file_option
 
 if TYPE_CHECKING:
     from tickwheel_broker.config.settings import Settings as BrokerSettings

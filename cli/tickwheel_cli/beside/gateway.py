@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel.errors import GatewayMissing
-from tickwheel_cli.running.settings_options import config_file_option, rocketmq_options
-from tickwheel_cli.running.sockets import inherited
+from tickwheel_cli.beside.sockets import inherited
 from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import (
@@ -25,6 +24,7 @@ from tickwheel_cli.shared.session import (
     security_variables,
     url_option,
 )
+from tickwheel_cli.shared.settings_options import config_file_option, rocketmq_options
 
 if TYPE_CHECKING:
     import trio

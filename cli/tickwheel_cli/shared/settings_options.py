@@ -10,7 +10,14 @@ import click
 
 from tickwheel.protocol.readable import format_bytes
 from tickwheel_broker.config.example import format_value
-from tickwheel_broker.config.fields import FIELDS, PUSH_SECTION, SettingField, rocketmq_flags, web_flags
+from tickwheel_broker.config.fields import (
+    FIELDS,
+    PUSH_SECTION,
+    SettingField,
+    flight_flags,
+    rocketmq_flags,
+    web_flags,
+)
 from tickwheel_broker.config.load import limits_for
 
 KIB = 1024
@@ -84,6 +91,11 @@ def web_options(command: _Command) -> _Command:
 def rocketmq_options(command: _Command) -> _Command:
     """As `setting_options`, for `tickwheel gateway`."""
     return _as_flags(rocketmq_flags(), command)
+
+
+def flight_options(command: _Command) -> _Command:
+    """As `setting_options`, for `tickwheel flight`."""
+    return _as_flags(flight_flags(), command)
 
 
 def _as_flags(flags: dict[str, str], command: _Command) -> _Command:

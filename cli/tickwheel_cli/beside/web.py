@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel.errors import WebMissing
-from tickwheel_cli.running.settings_options import config_file_option, web_options
-from tickwheel_cli.running.sockets import inherited
+from tickwheel_cli.beside.sockets import inherited
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
+from tickwheel_cli.shared.settings_options import config_file_option, web_options
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

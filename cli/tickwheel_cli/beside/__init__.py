@@ -1,0 +1,1 @@
+"""Commands that run a process beside the broker: HTTP, push, RocketMQ, Arrow Flight."""

@@ -1,0 +1,89 @@
+"""`tickwheel flight`: tables by Arrow Flight, in the foreground, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tickwheel.errors import FlightMissing
+from tickwheel_cli.shared.failures import CommandError
+from tickwheel_cli.shared.output import print_result
+from tickwheel_cli.shared.session import (
+    check_directory,
+    current_session,
+    json_option,
+    security_options,
+    url_option,
+)
+from tickwheel_cli.shared.settings_options import config_file_option, flight_options
+
+if TYPE_CHECKING:
+    from tickwheel_broker.config.settings import Settings
+    from tickwheel_flight.process import Serving
+
+
+@click.command()
+@config_file_option
+@flight_options
+@click.option(
+    "--ends-with-stdin", is_flag=True, help="End when standard input does: who started this is gone then."
+)
+@url_option
+@security_options
+@json_option
+def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> None:
+    """Serve the tables messages and events by Arrow Flight until Ctrl-C or SIGTERM.
+
+    \b
+    tickwheel flight --data ./data
+    tickwheel --url tickwheel+unix:///run/tickwheel/tickwheel.sock flight --data ./data --listen 0.0.0.0:7416
+
+    A process of its own beside the broker: it reads the same data directory, and asks the broker what each reader may
+    see, with the token that the reader brings (authorization: Bearer). Spark, DuckDB, Polars and pandas read from it
+    on any machine. Settings come from where those of `tickwheel serve` come from: --listen is the setting
+    flight_listen; `tickwheel serve --flight` starts it beside the broker. SIGHUP loads certificates anew. Needs
+    pip install 'tickwheel[flight]'.
+    """
+    from tickwheel_broker import logs
+    from tickwheel_broker.config.load import load
+
+    if flags["data_dir"] is None and current_session().data is not None:
+        flags["data_dir"] = current_session().data
+    settings = load(config_file, flags={**flags, "flight": True}).settings
+    check_directory(Path(settings.data_dir))
+    logs.configure(settings, name="tickwheel")
+    try:
+        from tickwheel_flight.process import serve
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        raise FlightMissing from error
+    os.nice(settings.flight_niceness)
+    serving = _serving(settings, ends_with_stdin=ends_with_stdin)
+    try:
+        serve(serving, lambda place: print_result({"url": place}, f"listening on {place}"))
+    except OSError as error:
+        raise CommandError(
+            "cannot_listen",
+            f"cannot listen on {settings.flight_listen}: {error}",
+            "Choose another place for --listen (flight_listen).",
+        ) from None
+
+
+def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:
+    from tickwheel_broker.config.flight import flight_url
+    from tickwheel_flight.process import Serving
+
+    return Serving(
+        place=flight_url(settings),
+        url=current_session().url,
+        directory=Path(settings.data_dir),
+        streams=settings.flight_streams,
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
+        client_ca=settings.tls_client_ca,
+        ends_with_stdin=ends_with_stdin,
+    )

@@ -1,0 +1,62 @@
+"""What a reader asks for: a JSON object, in a FlightDescriptor's command or in the body of an action."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tickwheel.arrow.columns import TableName
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.event_table import Offset
+from tickwheel.arrow.options import ReadOptions, read_options
+
+MAX_COMMAND_BYTES: Final = 1 << 20
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table, and what of it. ``columns``: all that the reader may see where none is named. ``filters``: conditions
+    that each row must meet. ``start`` and ``end``: positions by log, between which events are read; all that is
+    committed where they are not given. The others are the options of ``format("tickwheel")``."""
+
+    table: TableName = "messages"
+    columns: list[str] = []
+    filters: list[list[Any]] = []
+    committed: bool = True
+    rows_per_partition: int | None = None
+    events: list[str] = []
+    starting: str | int = "earliest"
+    fail_on_data_loss: bool = True
+    start: Offset | None = None
+    end: Offset | None = None
+    limit_rows: int | None = None
+
+    def options(self, directory: Path) -> ReadOptions:
+        """The same as options of the data source. Raises ``SourceError``."""
+        wanted = {
+            "path": str(directory),
+            "table": self.table,
+            "columns": ",".join(self.columns),
+            "filters": msgspec.json.encode(self.filters).decode(),
+            "committed": str(self.committed).lower(),
+            "events": ",".join(self.events),
+            "startingOffsets": str(self.starting),
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+        }
+        if self.rows_per_partition is not None:
+            wanted["rowsPerPartition"] = str(self.rows_per_partition)
+        return read_options(wanted)
+
+
+def parse_command(packed: bytes) -> Command:
+    """Raises ``SourceError``."""
+    if len(packed) > MAX_COMMAND_BYTES:
+        raise SourceError(f"The command has {len(packed)} bytes, and may have {MAX_COMMAND_BYTES}.")
+    try:
+        return msgspec.json.decode(packed or b"{}", type=Command)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(
+            f"The command cannot be read: {error}.",
+            advice='Send a JSON object such as {"table": "messages", "columns": ["id", "topic"]}.',
+        ) from None

@@ -1,0 +1,126 @@
+"""The whole of `tickwheel flight`: a server, and what ends it or has it load its certificates anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from tickwheel.errors import BadCertificate, ConfigError, LoginRequired
+from tickwheel.sync import Client
+from tickwheel_flight.callers import Callers, log_in
+from tickwheel_flight.directory import Directory
+from tickwheel_flight.reading import Reading
+from tickwheel_flight.server import FlightServer
+from tickwheel_flight.turns import Turns
+
+DRAIN_S: Final = 5.0
+"""So long streams may take to notice that the process ends; who stands still would keep it for ever."""
+_CONNECT_S: Final = 10.0
+_STREAMS_A_CORE: Final = 4
+
+_log = logging.getLogger("tickwheel.flight")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """``place``: where to listen, as grpc://host:port or grpc+tls://host:port. ``url``: of the broker, None: the
+    client's default. ``streams``: batches that are made at a time, 0: four for each core. The files are of TLS, empty:
+    there is none."""
+
+    place: str
+    url: str | None
+    directory: Path
+    streams: int = 0
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    ends_with_stdin: bool = False
+
+    def check(self) -> None:
+        """Whether the broker has the log of this directory. Raises what connecting raises, ``SourceError``,
+        ConfigError."""
+        moment, _ = Directory(self.directory).now()
+        try:
+            with Client(self.url, name="flight", connect_timeout=_CONNECT_S) as client:
+                timeline = client.timeline
+        except LoginRequired:
+            _log.warning("whether the broker has the log of this directory is not known: it wants a token")
+            return
+        if timeline and timeline != moment.log:
+            raise ConfigError(
+                f"{self.directory} holds the log {moment.log}, and the broker has {timeline}.",
+                advice="Name the data directory of the broker that is asked for rights: --data, --url.",
+            )
+
+
+def serve(serving: Serving, ready: Callable[[str], None]) -> None:
+    """Until SIGTERM or SIGINT, or the end of standard input; SIGHUP loads certificates anew. To be called in the main
+    thread. ``ready`` is called with the place, once it listens there. Raises what `Serving.check` raises,
+    BadCertificate, OSError where it cannot listen."""
+    events: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda found, frame: events.put(signal.Signals(found).name))
+    if serving.ends_with_stdin:
+        threading.Thread(target=_wait_for_end, args=(events,), daemon=True).start()
+    serving.check()
+    cores = len(os.sched_getaffinity(0))
+    turns = Turns(serving.streams or _STREAMS_A_CORE * cores)
+    callers = Callers(partial(log_in, serving.url))
+    directory = Directory(serving.directory)
+    is_told = False
+    while True:
+        reading = Reading(directory, turns)
+        server = FlightServer(serving.place, reading, callers, **_tls(serving))
+        if not is_told:
+            host = serving.place.rpartition(":")[0]
+            ready(f"{host}:{server.port}")
+            is_told = True
+        happened = events.get()
+        reading.stop()
+        _shut_down(server)
+        if happened != "SIGHUP":
+            return
+        _log.info("certificates are loaded anew")
+
+
+def _shut_down(server: FlightServer) -> None:
+    """A reader that stands still keeps its call open, and nothing of Arrow Flight ends it: then the process does."""
+    closing = threading.Thread(target=server.shutdown, daemon=True)
+    closing.start()
+    closing.join(DRAIN_S)
+    if closing.is_alive():
+        _log.warning("readers that stand still are left")
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _wait_for_end(events: queue.SimpleQueue[str]) -> None:
+    while sys.stdin.buffer.read(4_096):
+        pass
+    events.put("end of standard input")
+
+
+def _tls(serving: Serving) -> dict[str, Any]:
+    """Raises BadCertificate."""
+    if not serving.certificate:
+        return {}
+    certificate, key = Path(serving.certificate), Path(serving.key or serving.certificate)
+    try:
+        # OpenSSL says what is wrong with them; gRPC would say nothing, and refuse each connection.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+        found: dict[str, Any] = {"tls_certificates": [(certificate.read_bytes(), key.read_bytes())]}
+        if serving.client_ca:
+            found |= {"verify_client": True, "root_certificates": Path(serving.client_ca).read_bytes()}
+    except (OSError, ValueError) as error:
+        raise BadCertificate(f"The certificate {certificate} and its key cannot be used: {error}.") from error
+    return found

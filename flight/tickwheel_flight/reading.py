@@ -1,0 +1,221 @@
+"""Plans what a reader asks for, and reads the parts: all of `tickwheel flight` but Arrow Flight itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from tickwheel.arrow.columns import COLUMNS, arrow_schema
+from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.event_table import (
+    EventsPart,
+    Offset,
+    all_events,
+    current_offset,
+    read_event_batches,
+    split_events,
+    starting_offset,
+    wanted_types,
+)
+from tickwheel.arrow.message_table import MessagesPart, read_messages, split_messages
+from tickwheel.arrow.options import ReadOptions, chosen_columns
+from tickwheel.arrow.predicates import Predicate, parse_conditions
+from tickwheel.errors import Forbidden, ShuttingDown, TickwheelError
+from tickwheel.protocol.grants import Granted
+from tickwheel_flight.commands import Command
+from tickwheel_flight.directory import Directory
+from tickwheel_flight.rights import Sight
+from tickwheel_flight.tickets import Ticket, make_ticket, open_ticket
+from tickwheel_flight.turns import Left, Turns
+from timerlog.errors import StoreError
+from timerlog.readers.describe import Offline
+
+MAX_STREAMS: Final = 256
+"""Streams at a time. A reader that stands still holds a batch in memory."""
+ASK_AGAIN_S: Final = 10.0
+"""So often a stream asks whether its reader may still read."""
+
+Judge = Callable[[bool], Granted]
+"""What the reader may do; whether the stream has begun already. Raises TickwheelError."""
+
+
+class TooManyStreams(TickwheelError):
+    """As many streams as are allowed are being read at this moment."""
+
+    code = "too_many_streams"
+    advice = "Read fewer parts at a time, or try again when other readers are done."
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a reading consists of. ``tickets``: of its parts, in order. ``cores``: of the machine that reads."""
+
+    schema: Any
+    tickets: list[bytes]
+    details: bytes
+
+
+class Details(msgspec.Struct, frozen=True):
+    """What the plan says of the log, as JSON: when it was looked at, and up to which position and id."""
+
+    log: str
+    now_ms: int
+    next_id: int
+    end: int
+
+
+class Reading:
+    """Used by many threads at once."""
+
+    def __init__(
+        self, directory: Directory, turns: Turns, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
+        self._turns = turns
+        self._now_s = now_s
+        self._open = threading.BoundedSemaphore(MAX_STREAMS)
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Streams end at their next batch, and no other begins."""
+        self._is_stopping = True
+
+    def schema(self, command: Command, granted: Granted) -> Any:
+        """The columns that the reader gets. Raises ``SourceError``, Forbidden."""
+        options = command.options(self._directory.path)
+        _, offline = self._directory.now(is_committed=command.committed)
+        return _schema(options, _columns(command, options, granted, offline))
+
+    def plan(self, command: Command, granted: Granted) -> Plan:
+        """Raises ``SourceError``, ``PositionLost``, Forbidden."""
+        options = command.options(self._directory.path)
+        moment, offline = self._directory.now(is_committed=command.committed)
+        columns = _columns(command, options, granted, offline)
+        tickets = [
+            make_ticket(
+                moment,
+                command.table,
+                part,
+                columns=columns,
+                filters=command.filters,
+                events=tuple(command.events),
+            )
+            for part in _parts(command, options, offline)
+        ]
+        details = Details(moment.log, moment.now_ms, moment.next_id, moment.end)
+        return Plan(_schema(options, columns), tickets, msgspec.json.encode(details))
+
+    def first_offset(self, command: Command, granted: Granted) -> Offset:
+        """Where a new query of events begins. Raises ``SourceError``, ``PositionLost``, Forbidden."""
+        options, offline = self._seen(command, granted)
+        return starting_offset(options, [offline])
+
+    def last_offset(self, command: Command, granted: Granted) -> Offset:
+        """How far the next batch of events goes from ``start`` of the command, at most to its ``end``. Raises
+        ``SourceError``, ``PositionLost``, Forbidden."""
+        options, offline = self._seen(command, granted)
+        return current_offset(options, [offline], command.start or {}, command.end, command.limit_rows)
+
+    def _seen(self, command: Command, granted: Granted) -> tuple[ReadOptions, Offline]:
+        if not any(grant.permission == "query" for grant in granted.grants or ()) and granted.is_limited:
+            raise Forbidden("The token may not query any topic.", advice="Have it granted: query:TOPIC.")
+        _, offline = self._directory.now(is_committed=command.committed)
+        return command.options(self._directory.path), offline
+
+    def stream(self, packed: bytes, judge: Judge, has_left: Callable[[], bool]) -> tuple[Any, Iterator[Any]]:
+        """The schema and the record batches of a ticket. Raises ``BadTicket``, ``SourceError``, ``PositionLost``,
+        Forbidden, `TooManyStreams`; the batches, when they are asked for, the same, and ShuttingDown."""
+        ticket, granted = open_ticket(packed), judge(False)
+        offline = self._directory.then(ticket.moment)
+        table = chosen_columns(ticket.columns, ticket.table)
+        filters = parse_conditions(msgspec.json.encode(ticket.filters).decode(), COLUMNS[ticket.table])
+        sight = Sight(granted, offline, filters)
+        columns = list(sight.columns(ticket.columns, are_chosen=True))
+        if self._is_stopping:
+            raise ShuttingDown
+        if not self._open.acquire(blocking=False):
+            raise TooManyStreams
+        batches = _read(ticket, offline, columns, [*filters, *sight.predicates])
+        schema = arrow_schema({name: table[name] for name in columns})
+        return schema, self._guarded(batches, judge, granted, has_left)
+
+    def _guarded(
+        self, batches: Iterator[Any], judge: Judge, granted: Granted, has_left: Callable[[], bool]
+    ) -> Iterator[Any]:
+        """One batch a turn: who reads slowly, or stands still, keeps nobody from his turn."""
+        asked_s = self._now_s()
+        try:
+            with closing(batches):  # type: ignore[type-var]
+                while True:
+                    if self._is_stopping:
+                        raise ShuttingDown
+                    if self._now_s() - asked_s >= ASK_AGAIN_S:
+                        asked_s = self._now_s()
+                        _check_same(granted, judge(True))
+                    with self._turns.turn(has_left):
+                        batch = next(batches, None)
+                    if batch is None:
+                        return
+                    yield batch
+        except Left:
+            return
+        finally:
+            self._open.release()
+
+
+def _columns(command: Command, options: ReadOptions, granted: Granted, offline: Offline) -> tuple[str, ...]:
+    sight = Sight(granted, offline, options.filters)
+    return sight.columns(tuple(options.columns), are_chosen=bool(command.columns))
+
+
+def _schema(options: ReadOptions, columns: tuple[str, ...]) -> Any:
+    return arrow_schema({name: options.columns[name] for name in columns})
+
+
+def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tuple[int, int]]:
+    """First and end of each: ids of messages, or positions."""
+    if command.table == "messages":
+        cores = len(os.sched_getaffinity(0))
+        messages = split_messages([offline], options.rows_per_partition, list(options.filters), cores)
+        return [(one.first_id, one.end_id) for one in messages]
+    wanted_types(options)
+    if command.start is None:
+        events = all_events([offline])
+    else:
+        events = split_events([offline], command.start, command.end or command.start, options)
+    return [(one.start, one.end) for one in events]
+
+
+def _read(ticket: Ticket, offline: Offline, columns: list[str], predicates: list[Predicate]) -> Iterator[Any]:
+    if ticket.table == "messages":
+        # Nothing that is not committed, whoever has made the ticket.
+        part = MessagesPart(0, max(ticket.first, 1), min(ticket.end, offline.description.next_id))
+        return read_messages(offline, part, columns, predicates)
+    first, end = max(ticket.first, offline.first_position), min(ticket.end, offline.end_position)
+    wanted = wanted_types(
+        ReadOptions((offline.description.directory,), "events", {}, events=ticket.events or None)
+    )
+    offline.check_position(ticket.first)
+    return read_event_batches(offline, EventsPart(0, first, max(first, end)), columns, predicates, wanted)
+
+
+def _check_same(before: Granted, now: Granted) -> None:
+    if before.grants != now.grants:
+        raise Forbidden(
+            "What the token may do has changed since this stream began.", advice="Ask for the table anew."
+        )
+
+
+def readable(error: StoreError) -> TickwheelError:
+    """What a file of the directory said, for a reader."""
+    found = SourceError(f"{str(error).capitalize()}.")
+    found.code = error.code
+    return found

@@ -1,0 +1,177 @@
+"""Arrow Flight for the tables: answers GetSchema, GetFlightInfo, DoGet and two actions, each with the rights of the
+token that came with the call (``authorization: Bearer …``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import msgspec
+import pyarrow.flight as fl
+
+from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
+from tickwheel.protocol.grants import Granted
+from tickwheel_flight.callers import Callers
+from tickwheel_flight.commands import parse_command
+from tickwheel_flight.reading import Reading, readable
+from timerlog.errors import StoreError
+
+FIRST_OFFSET: Final = "first_offset"
+LAST_OFFSET: Final = "last_offset"
+_ACTIONS: Final = {
+    FIRST_OFFSET: "Where a new query of events begins: a command in, an offset out, both JSON.",
+    LAST_OFFSET: "How far events may be read from `start` of a command: a command in, an offset out, both JSON.",
+}
+_LOGIN: Final = "login"
+
+_log = logging.getLogger("tickwheel.flight")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Login(fl.ServerMiddleware):  # type: ignore[misc]
+    """The token of one call."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+
+class _Logins(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Takes the token out of each call's headers."""
+
+    def start_call(self, info: Any, headers: Mapping[str, Sequence[str | bytes]]) -> _Login:
+        values = headers.get("authorization") or ("",)
+        value = values[0]
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        kind, _, token = text.partition(" ")
+        if text and kind.lower() != "bearer":
+            raise _as_flight_error(
+                BadToken("The authorization header is not of the kind Bearer.", advice="Send: Bearer twk_….")
+            )
+        return _Login(token.strip())
+
+
+def _told(
+    method: Callable[Concatenate[FlightServer, P], T],
+) -> Callable[Concatenate[FlightServer, P], T]:
+    """A method whose errors readers understand."""
+
+    @wraps(method)
+    def call(self: FlightServer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            raise _explained(error) from None
+
+    return call
+
+
+class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
+    """Listens from its making on, in threads of its own."""
+
+    def __init__(self, url: str, reading: Reading, callers: Callers, **tls: Any) -> None:
+        """``url``: grpc://host:port, or grpc+tls://…, then with ``tls`` as `fl.FlightServerBase` has it. Raises
+        OSError."""
+        self._reading, self._callers = reading, callers
+        super().__init__(url, middleware={_LOGIN: _Logins()}, **tls)
+
+    @_told
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """The columns of what a command asks for."""
+        return fl.SchemaResult(
+            self._reading.schema(parse_command(descriptor.command or b""), self._granted(context))
+        )
+
+    @_told
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """Its schema, and a ticket for each part. They are answered at the place that was asked: an endpoint without
+        locations says that."""
+        plan = self._reading.plan(parse_command(descriptor.command or b""), self._granted(context))
+        endpoints = [fl.FlightEndpoint(ticket, []) for ticket in plan.tickets]
+        return fl.FlightInfo(plan.schema, descriptor, endpoints, -1, -1, app_metadata=plan.details)
+
+    @_told
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """The record batches of one part."""
+        schema, batches = self._reading.stream(
+            ticket.ticket, partial(self._judge, context), context.is_cancelled
+        )
+        return fl.GeneratorStream(schema, _explaining(batches))
+
+    @_told
+    def do_action(self, context: Any, action: Any) -> Any:
+        """Offsets of events."""
+        command, granted = parse_command(action.body.to_pybytes()), self._granted(context)
+        if action.type == FIRST_OFFSET:
+            offset = self._reading.first_offset(command, granted)
+        elif action.type == LAST_OFFSET:
+            offset = self._reading.last_offset(command, granted)
+        else:
+            raise fl.FlightServerError(f"There is no action {action.type!r}: use {', '.join(_ACTIONS)}.")
+        return iter([fl.Result(msgspec.json.encode(offset))])
+
+    def list_actions(self, context: Any) -> list[Any]:
+        """Those of `do_action`."""
+        return [fl.ActionType(name, text) for name, text in _ACTIONS.items()]
+
+    def _granted(self, context: Any) -> Granted:
+        return self._judge(context, has_begun=False)
+
+    def _judge(self, context: Any, has_begun: bool) -> Granted:
+        token = context.get_middleware(_LOGIN).token
+        return self._callers.granted(token, _address(context.peer()), has_begun=has_begun)
+
+
+def _explaining(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except Exception as error:
+        raise _explained(error) from None
+
+
+def _address(peer: str) -> str:
+    """The IP address in what gRPC calls a peer, such as ``ipv4:127.0.0.1:40792`` and ``ipv6:%5B::1%5D:40792``."""
+    kind, _, place = peer.partition(":")
+    host = place.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]
+    if kind not in ("ipv4", "ipv6"):
+        return "unknown"
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return "unknown"
+
+
+def _explained(error: Exception) -> Exception:
+    if isinstance(error, StoreError):
+        error = readable(error)
+    if isinstance(error, TickwheelError):
+        return _as_flight_error(error)
+    if isinstance(error, fl.FlightError):
+        return error  # type: ignore[no-any-return]
+    _log.error("a call ended by a defect", exc_info=error)
+    defect: Exception = fl.FlightInternalError("This is a defect of tickwheel flight: its log says more.")
+    return defect
+
+
+def _as_flight_error(error: TickwheelError) -> Exception:
+    told = {
+        "code": error.code,
+        "message": error.message,
+        "advice": error.advice,
+        "retryable": error.retryable,
+    }
+    if isinstance(error, Forbidden):
+        kind = fl.FlightUnauthorizedError
+    elif isinstance(error, ConnectionDenied):
+        kind = fl.FlightUnauthenticatedError
+    else:
+        kind = fl.FlightUnavailableError if error.retryable else fl.FlightServerError
+    found: Exception = kind(
+        f"[{error.code}] {error.told(error.advice)}", extra_info=msgspec.json.encode(told)
+    )
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict
@@ -26,13 +27,20 @@ class Directory:
         self.path = path.resolve()
         self._known: OrderedDict[Moment, Offline] = OrderedDict()
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        """One at a time: each look takes addresses for the whole log."""
 
     def now(self, *, is_committed: bool = True) -> tuple[Moment, Offline]:
         """As it is at this moment. Raises ``SourceError``."""
         offline = self._look(time.time_ns() // 1_000_000, is_committed=is_committed)
         description = offline.description
         moment = Moment(
-            log_key(offline), description.now_ms, description.next_id, offline.end_position, is_committed
+            log=log_key(offline),
+            now_ms=description.now_ms,
+            next_id=description.next_id,
+            end=offline.end_position,
+            groups=_digest(offline),
+            is_committed=is_committed,
         )
         self._remember(moment, offline)
         return moment, offline
@@ -50,7 +58,8 @@ class Directory:
         return found
 
     def _look(self, now_ms: int, *, is_committed: bool) -> Offline:
-        return describe(self.path, now_ms, committed=is_committed)
+        with self._looking:
+            return describe(self.path, now_ms, committed=is_committed)
 
     def _remember(self, moment: Moment, offline: Offline) -> None:
         with self._lock:
@@ -61,7 +70,7 @@ class Directory:
 
 
 def _as_of(moment: Moment, offline: Offline) -> Offline:
-    """What a ticket's reader was told, out of what there is now: groups that began later would add rows."""
+    """What a ticket's reader was told, out of what there is now."""
     description = offline.description
     if log_key(offline) != moment.log:
         raise PositionLost(
@@ -74,9 +83,19 @@ def _as_of(moment: Moment, offline: Offline) -> Offline:
             f"{offline.end_position} and {description.next_id}.",
             advice="Ask again when this replica has caught up, or ask for the table anew (GetFlightInfo).",
         )
-    groups = [group for group in description.groups if group.created_ms <= moment.now_ms]
+    if _digest(offline) != moment.groups:
+        raise PositionLost(
+            "Groups were made, moved or deleted since the table was asked for, and this process does not know how they "
+            "were.",
+            advice="Ask for the table anew (GetFlightInfo).",
+        )
     return msgspec.structs.replace(
         offline,
-        description=msgspec.structs.replace(description, next_id=moment.next_id, groups=groups),
+        description=msgspec.structs.replace(description, next_id=moment.next_id),
         end_position=moment.end,
     )
+
+
+def _digest(offline: Offline) -> int:
+    groups = sorted(offline.description.groups, key=lambda group: group.group_id)
+    return int.from_bytes(hashlib.sha256(msgspec.msgpack.encode(groups)).digest()[:8])

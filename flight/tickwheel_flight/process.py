@@ -10,12 +10,13 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tickwheel.errors import BadCertificate, ConfigError, LoginRequired
+from tickwheel.errors import BadCertificate, ConfigError, InsecureListener, LoginRequired
 from tickwheel.sync import Client
 from tickwheel_flight.callers import Callers, log_in
 from tickwheel_flight.directory import Directory
@@ -44,11 +45,14 @@ class Serving:
     certificate: str = ""
     key: str = ""
     client_ca: str = ""
+    needs_tokens: bool = False
+    """Other machines may reach the place, and nothing but tokens keeps strangers out."""
     ends_with_stdin: bool = False
 
     def check(self) -> None:
-        """Whether the broker has the log of this directory. Raises what connecting raises, ``SourceError``,
-        ConfigError."""
+        """Whether the broker has the log of this directory, and asks strangers for a token if need be. Raises what
+        connecting raises, ``SourceError``, ConfigError, InsecureListener."""
+        self._check_tokens()
         moment, _ = Directory(self.directory).now()
         try:
             with Client(self.url, name="flight", connect_timeout=_CONNECT_S) as client:
@@ -60,6 +64,17 @@ class Serving:
             raise ConfigError(
                 f"{self.directory} holds the log {moment.log}, and the broker has {timeline}.",
                 advice="Name the data directory of the broker that is asked for rights: --data, --url.",
+            )
+
+    def _check_tokens(self) -> None:
+        if not self.needs_tokens:
+            return
+        with suppress(LoginRequired):
+            log_in(self.url, "", "unknown")
+            raise InsecureListener(
+                f"Other machines may reach {self.place}, and the broker has no tokens.",
+                advice="Make tokens (tickwheel tokens create), set tls_client_ca, listen on 127.0.0.1, or set "
+                "insecure = true.",
             )
 
 

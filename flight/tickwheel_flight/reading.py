@@ -6,25 +6,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from tickwheel.arrow.columns import COLUMNS, arrow_schema
-from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.errors import PositionLost, SourceError
 from tickwheel.arrow.event_table import (
     EventsPart,
     Offset,
     all_events,
     current_offset,
-    read_event_batches,
+    scan_events,
     split_events,
     starting_offset,
     wanted_types,
 )
-from tickwheel.arrow.message_table import MessagesPart, read_messages, split_messages
+from tickwheel.arrow.message_table import scan_messages, split_messages
 from tickwheel.arrow.options import ReadOptions, chosen_columns
 from tickwheel.arrow.predicates import Predicate, parse_conditions
 from tickwheel.errors import Forbidden, ShuttingDown, TickwheelError
@@ -32,10 +31,12 @@ from tickwheel.protocol.grants import Granted
 from tickwheel_flight.commands import Command
 from tickwheel_flight.directory import Directory
 from tickwheel_flight.rights import Sight
+from tickwheel_flight.snapshots import Snapshots
 from tickwheel_flight.tickets import Ticket, make_ticket, open_ticket
 from tickwheel_flight.turns import Left, Turns
-from timerlog.errors import StoreError
+from timerlog.errors import PositionGone, StoreError
 from timerlog.readers.describe import Offline
+from timerlog.readers.snapshot import Snapshot
 
 MAX_STREAMS: Final = 256
 """Streams at a time. A reader that stands still holds a batch in memory."""
@@ -81,6 +82,7 @@ class Reading:
         self._directory = directory
         self._turns = turns
         self._now_s = now_s
+        self._snapshots = Snapshots(now_s)
         self._open = threading.BoundedSemaphore(MAX_STREAMS)
         self._is_stopping = False
 
@@ -132,7 +134,7 @@ class Reading:
 
     def stream(self, packed: bytes, judge: Judge, has_left: Callable[[], bool]) -> tuple[Any, Iterator[Any]]:
         """The schema and the record batches of a ticket. Raises ``BadTicket``, ``SourceError``, ``PositionLost``,
-        Forbidden, `TooManyStreams`; the batches, when they are asked for, the same, and ShuttingDown."""
+        Forbidden; the batches, when they are asked for, the same, `TooManyStreams` and ShuttingDown."""
         ticket, granted = open_ticket(packed), judge(False)
         offline = self._directory.then(ticket.moment)
         table = chosen_columns(ticket.columns, ticket.table)
@@ -141,26 +143,38 @@ class Reading:
         columns = list(sight.columns(ticket.columns, are_chosen=True))
         if self._is_stopping:
             raise ShuttingDown
-        if not self._open.acquire(blocking=False):
-            raise TooManyStreams
-        batches = _read(ticket, offline, columns, [*filters, *sight.predicates])
+        predicates = [*filters, *sight.predicates]
+        if ticket.table == "events":
+            offline.check_position(ticket.first)
+            offline.check_position(ticket.end)
         schema = arrow_schema({name: table[name] for name in columns})
-        return schema, self._guarded(batches, judge, granted, has_left)
+        return schema, self._batches(
+            ticket, offline, (columns, predicates), granted, _Reader(judge, has_left)
+        )
 
-    def _guarded(
-        self, batches: Iterator[Any], judge: Judge, granted: Granted, has_left: Callable[[], bool]
+    def _batches(
+        self,
+        ticket: Ticket,
+        offline: Offline,
+        wanted: tuple[list[str], list[Predicate]],
+        granted: Granted,
+        reader: _Reader,
     ) -> Iterator[Any]:
         """One batch a turn: who reads slowly, or stands still, keeps nobody from his turn."""
+        # Not before: of a stream that was never asked for a batch nothing is given back.
+        if not self._open.acquire(blocking=False):
+            raise TooManyStreams
         asked_s = self._now_s()
         try:
-            with closing(batches):  # type: ignore[type-var]
+            with self._snapshots.borrow(ticket.moment, offline, reader.has_left) as opened:
+                batches = _scan(ticket, offline, opened.snapshot, *wanted)
                 while True:
                     if self._is_stopping:
                         raise ShuttingDown
                     if self._now_s() - asked_s >= ASK_AGAIN_S:
                         asked_s = self._now_s()
-                        _check_same(granted, judge(True))
-                    with self._turns.turn(has_left):
+                        _check_same(granted, reader.judge(True))
+                    with self._turns.turn(reader.has_left), self._snapshots.working(opened):
                         batch = next(batches, None)
                     if batch is None:
                         return
@@ -169,6 +183,14 @@ class Reading:
             return
         finally:
             self._open.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who is at the other end of a stream."""
+
+    judge: Judge
+    has_left: Callable[[], bool]
 
 
 def _columns(command: Command, options: ReadOptions, granted: Granted, offline: Offline) -> tuple[str, ...]:
@@ -194,17 +216,16 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
     return [(one.start, one.end) for one in events]
 
 
-def _read(ticket: Ticket, offline: Offline, columns: list[str], predicates: list[Predicate]) -> Iterator[Any]:
+def _scan(
+    ticket: Ticket, offline: Offline, snapshot: Snapshot, columns: list[str], predicates: list[Predicate]
+) -> Iterator[Any]:
     if ticket.table == "messages":
         # Nothing that is not committed, whoever has made the ticket.
-        part = MessagesPart(0, max(ticket.first, 1), min(ticket.end, offline.description.next_id))
-        return read_messages(offline, part, columns, predicates)
-    first, end = max(ticket.first, offline.first_position), min(ticket.end, offline.end_position)
-    wanted = wanted_types(
-        ReadOptions((offline.description.directory,), "events", {}, events=ticket.events or None)
-    )
-    offline.check_position(ticket.first)
-    return read_event_batches(offline, EventsPart(0, first, max(first, end)), columns, predicates, wanted)
+        ids = range(max(ticket.first, 1), min(ticket.end, offline.description.next_id))
+        return scan_messages(snapshot, ids, columns, predicates)
+    part = EventsPart(0, ticket.first, ticket.end)
+    options = ReadOptions((), "events", {}, events=ticket.events or None)
+    return scan_events(snapshot, part, columns, predicates, wanted_types(options))
 
 
 def _check_same(before: Granted, now: Granted) -> None:
@@ -216,6 +237,8 @@ def _check_same(before: Granted, now: Granted) -> None:
 
 def readable(error: StoreError) -> TickwheelError:
     """What a file of the directory said, for a reader."""
-    found = SourceError(f"{str(error).capitalize()}.")
+    if isinstance(error, PositionGone):
+        return PositionLost(f"{str(error).capitalize()}.")
+    found = SourceError(f"{str(error).capitalize()}.", advice="The log of the broker's machine says more.")
     found.code = error.code
     return found

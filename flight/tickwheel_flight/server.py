@@ -124,7 +124,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _judge(self, context: Any, has_begun: bool) -> Granted:
         token = context.get_middleware(_LOGIN).token
-        return self._callers.granted(token, _address(context.peer()), has_begun=has_begun)
+        return self._callers.granted(token, address_of(context.peer()), has_begun=has_begun)
 
 
 def _explaining(batches: Iterator[Any]) -> Iterator[Any]:
@@ -134,7 +134,7 @@ def _explaining(batches: Iterator[Any]) -> Iterator[Any]:
         raise _explained(error) from None
 
 
-def _address(peer: str) -> str:
+def address_of(peer: str) -> str:
     """The IP address in what gRPC calls a peer, such as ``ipv4:127.0.0.1:40792`` and ``ipv6:%5B::1%5D:40792``."""
     kind, _, place = peer.partition(":")
     host = place.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]

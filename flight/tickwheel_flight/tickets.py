@@ -28,12 +28,14 @@ class BadTicket(DataError):
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
     """When a log was looked at. All tickets of a reading have the same: so they show the same messages, in the states
-    that they had. ``log``: its timeline, 16 hexadecimal digits. ``end``: the position up to which it is told."""
+    that they had. ``log``: its timeline, 16 hexadecimal digits. ``end``: the position up to which it is told.
+    ``groups``: a digest of all groups, each of which has a row of each message."""
 
     log: str
     now_ms: int
     next_id: int
     end: int
+    groups: int
     is_committed: bool
 
 

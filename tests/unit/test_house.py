@@ -99,7 +99,7 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
     "tickwheel_flight": [
         {"commands", "tickets", "turns", "rights", "callers"},
-        {"directory"},
+        {"directory", "snapshots"},
         {"reading"},
         {"server"},
         {"process"},

@@ -157,9 +157,20 @@ def read_event_batches(
 ) -> Iterator[Any]:
     """Record batches of the ``columns``, in their order. Raises ``DamagedLog`` when the part cannot be read whole."""
     with closing(Snapshot(offline.description)) as snapshot:
-        scan = _EventScan(snapshot, columns, predicates)
-        for events in read_events(snapshot.log, part.start, part.end, wanted):
-            yield from scan.batch(events)
+        yield from scan_events(snapshot, part, columns, predicates, wanted)
+
+
+def scan_events(
+    snapshot: Snapshot,
+    part: EventsPart,
+    columns: list[str],
+    predicates: list[Predicate],
+    wanted: frozenset[int],
+) -> Iterator[Any]:
+    """The same of a snapshot that is open already."""
+    scan = _EventScan(snapshot, columns, predicates)
+    for events in read_events(snapshot.log, part.start, part.end, wanted):
+        yield from scan.batch(events)
 
 
 class _EventScan:

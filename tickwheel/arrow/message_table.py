@@ -83,7 +83,14 @@ def read_messages(
 ) -> Iterator[Any]:
     """Record batches of the ``columns``, in their order. Raises ``StoreError``."""
     with closing(Snapshot(offline.description)) as snapshot:
-        yield from _Scan(snapshot, columns, predicates).batches(range(part.first_id, part.end_id))
+        yield from scan_messages(snapshot, range(part.first_id, part.end_id), columns, predicates)
+
+
+def scan_messages(
+    snapshot: Snapshot, ids: range, columns: list[str], predicates: list[Predicate]
+) -> Iterator[Any]:
+    """The same of a snapshot that is open already."""
+    return _Scan(snapshot, columns, predicates).batches(ids)
 
 
 class _Scan:

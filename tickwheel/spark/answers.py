@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,11 +29,12 @@ def as_bad_sql(error: Exception) -> DataError:
     return understood(error) or BadSql(first_part(plain_text(error)))
 
 
-def add_tables(spark: SparkSession, directories: Sequence[str]) -> None:
-    """Makes the tables ``messages`` and ``events`` of some data directories known to a session."""
+def add_tables(spark: SparkSession, source: Mapping[str, str]) -> None:
+    """Makes the tables ``messages`` and ``events`` known to a session. ``source``: options of the data source that say
+    where they are."""
     for table in ("messages", "events"):
-        source = spark.read.format("tickwheel").option("table", table)
-        source.option("paths", json.dumps(list(directories))).load().createOrReplaceTempView(table)
+        reader = spark.read.format("tickwheel").option("table", table)
+        reader.options(**source).load().createOrReplaceTempView(table)
 
 
 def first_part(message: str) -> str:
@@ -43,12 +43,12 @@ def first_part(message: str) -> str:
 
 
 def ask(
-    spark: SparkSession, directories: Sequence[str], statement: str, limit: int
+    spark: SparkSession, source: Mapping[str, str], statement: str, limit: int
 ) -> tuple[list[str], list[str], list[list[Any]]]:
     """Names, Spark's types and at most ``limit`` rows of what a statement gives; times have the zone UTC. Raises
     ``BadSql``."""
     try:
-        add_tables(spark, directories)
+        add_tables(spark, source)
         found = spark.sql(statement)
         names, kinds = found.columns, [kind for _, kind in found.dtypes]
         rows = [list(row) for row in found.limit(limit).collect()]

@@ -74,7 +74,7 @@ def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> 
 
 
 def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:
-    from tickwheel_broker.config.flight import flight_url
+    from tickwheel_broker.config.flight import flight_url, is_flight_exposed
     from tickwheel_flight.process import Serving
 
     return Serving(
@@ -85,5 +85,6 @@ def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:
         certificate=settings.tls_certificate,
         key=settings.tls_key,
         client_ca=settings.tls_client_ca,
+        needs_tokens=is_flight_exposed(settings) and not settings.insecure and not settings.tls_client_ca,
         ends_with_stdin=ends_with_stdin,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from tickwheel_cli.shared.session import current_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,16 +46,33 @@ def needs_spark(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def directories_option(command: _Command) -> _Command:
+def directories_option(*, required: bool = True) -> Callable[[_Command], _Command]:
     """`--data`, which may be repeated."""
     return click.option(
         "--data",
         "directories",
         multiple=True,
-        required=True,
+        required=required,
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         help="A broker's data directory, also while it runs; several: one for each shard.",
-    )(command)
+    )
+
+
+def tables_of(directories: tuple[Path, ...]) -> dict[str, str]:
+    """Which tables a command reads, as options of the data source: of directories, or of the broker of `--url`."""
+    url = current_session().url
+    if directories and url is not None:
+        raise click.UsageError("--data names directories, and --url a broker: give one of them")
+    if directories:
+        return {"paths": json.dumps([str(directory) for directory in directories])}
+    if url is None and not os.environ.get("TICKWHEEL_URL"):
+        raise click.UsageError("name a data directory (--data) or a broker with `tickwheel flight` (--url)")
+    found = {"url": url or os.environ["TICKWHEEL_URL"]}
+    # A file is named the same on each machine that reads; a token itself must not stand among options.
+    for option, variable in (("tokenFile", "TICKWHEEL_TOKEN_FILE"), ("caFile", "TICKWHEEL_CA")):
+        if os.environ.get(variable):
+            found[option] = os.environ[variable]
+    return found
 
 
 def source_option(command: _Command) -> _Command:

@@ -19,7 +19,7 @@ from tickwheel_cli.shared.session import current_session, json_option
 
 
 @click.command()
-@directories_option
+@directories_option()
 @click.option(
     "--out",
     required=True,

@@ -23,7 +23,7 @@ from tickwheel.arrow.event_table import (
     starting_offset,
     wanted_types,
 )
-from tickwheel.arrow.message_table import scan_messages, split_messages
+from tickwheel.arrow.message_table import CHUNK_ROWS, scan_messages, split_messages
 from tickwheel.arrow.options import ReadOptions, chosen_columns
 from tickwheel.arrow.predicates import Predicate, parse_conditions
 from tickwheel.errors import Forbidden, ShuttingDown, TickwheelError
@@ -40,6 +40,9 @@ from timerlog.readers.snapshot import Snapshot
 
 MAX_STREAMS: Final = 256
 """Streams at a time. A reader that stands still holds a batch in memory."""
+_FEW_STREAMS: Final = 2
+"""Up to so many streams have batches of the full size."""
+_LEAST_ROWS: Final = 1_024
 ASK_AGAIN_S: Final = 10.0
 """So often a stream asks whether its reader may still read."""
 
@@ -83,7 +86,8 @@ class Reading:
         self._turns = turns
         self._now_s = now_s
         self._snapshots = Snapshots(now_s)
-        self._open = threading.BoundedSemaphore(MAX_STREAMS)
+        self._streams = 0
+        self._counting = threading.Lock()
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -162,12 +166,11 @@ class Reading:
     ) -> Iterator[Any]:
         """One batch a turn: who reads slowly, or stands still, keeps nobody from his turn."""
         # Not before: of a stream that was never asked for a batch nothing is given back.
-        if not self._open.acquire(blocking=False):
-            raise TooManyStreams
+        rows = self._enter()
         asked_s = self._now_s()
         try:
             with self._snapshots.borrow(ticket.moment, offline, reader.has_left) as opened:
-                batches = _scan(ticket, offline, opened.snapshot, *wanted)
+                batches = _scan(ticket, offline, opened.snapshot, wanted, rows)
                 while True:
                     if self._is_stopping:
                         raise ShuttingDown
@@ -182,7 +185,17 @@ class Reading:
         except Left:
             return
         finally:
-            self._open.release()
+            with self._counting:
+                self._streams -= 1
+
+    def _enter(self) -> int:
+        """Counts a stream that begins. So many rows its batches have: fewer among many, for each may stand still and
+        keep a batch in memory. Raises `TooManyStreams`."""
+        with self._counting:
+            if self._streams >= MAX_STREAMS:
+                raise TooManyStreams
+            self._streams += 1
+            return max(min(CHUNK_ROWS, _FEW_STREAMS * CHUNK_ROWS // self._streams), _LEAST_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +230,17 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
 
 
 def _scan(
-    ticket: Ticket, offline: Offline, snapshot: Snapshot, columns: list[str], predicates: list[Predicate]
+    ticket: Ticket,
+    offline: Offline,
+    snapshot: Snapshot,
+    wanted: tuple[list[str], list[Predicate]],
+    chunk_rows: int,
 ) -> Iterator[Any]:
+    columns, predicates = wanted
     if ticket.table == "messages":
         # Nothing that is not committed, whoever has made the ticket.
         ids = range(max(ticket.first, 1), min(ticket.end, offline.description.next_id))
-        return scan_messages(snapshot, ids, columns, predicates)
+        return scan_messages(snapshot, ids, columns, predicates, chunk_rows=chunk_rows)
     part = EventsPart(0, ticket.first, ticket.end)
     options = ReadOptions((), "events", {}, events=ticket.events or None)
     return scan_events(snapshot, part, columns, predicates, wanted_types(options))

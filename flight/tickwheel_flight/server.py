@@ -141,9 +141,10 @@ def address_of(peer: str) -> str:
     if kind not in ("ipv4", "ipv6"):
         return "unknown"
     try:
-        return str(ipaddress.ip_address(host))
+        address = ipaddress.ip_address(host)
     except ValueError:
         return "unknown"
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _explained(error: Exception) -> Exception:

@@ -26,7 +26,7 @@ from timerlog.tables.tables import spans
 
 LOG_COLUMNS: Final = ("key", "order_key", "headers", "body", "body_bytes", "dead_reason")
 #: So much of a batch that it stays in a processor's cache from here to Spark.
-_CHUNK_ROWS: Final = 32_768
+CHUNK_ROWS: Final = 32_768
 #: Spark takes a tenth of a second for a task, in which a million rows are read; one that fails is done again.
 _LEAST_ROWS: Final = 1_000_000
 _MOST_ROWS: Final = 5_000_000
@@ -87,10 +87,15 @@ def read_messages(
 
 
 def scan_messages(
-    snapshot: Snapshot, ids: range, columns: list[str], predicates: list[Predicate]
+    snapshot: Snapshot,
+    ids: range,
+    columns: list[str],
+    predicates: list[Predicate],
+    *,
+    chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Any]:
-    """The same of a snapshot that is open already."""
-    return _Scan(snapshot, columns, predicates).batches(ids)
+    """The same of a snapshot that is open already. A batch has ``chunk_rows`` rows at most."""
+    return _Scan(snapshot, columns, predicates).batches(ids, chunk_rows)
 
 
 class _Scan:
@@ -111,14 +116,14 @@ class _Scan:
         ]
         self._of_log = [name for name in LOG_COLUMNS if name in columns]
 
-    def batches(self, ids: range) -> Iterator[Any]:
+    def batches(self, ids: range, chunk_rows: int) -> Iterator[Any]:
         directory = pa.array([self._directory])
         if not all(one.passes(directory)[0] for one in self._by_directory):
             return
         chunks = self._snapshot.chunks(
             None,
             with_deliveries=needs_deliveries(self._needed),
-            chunk_rows=_CHUNK_ROWS,
+            chunk_rows=chunk_rows,
             ids=ids,
             judge=self._judge if self._by_row else None,
         )

@@ -129,7 +129,8 @@ def test_a_stream_ends_when_its_token_does(directory: Path, monkeypatch: pytest.
     """Each look at the clock is some seconds later."""
     seconds = itertools.count(0, 4)
     reading = Reading(Directory(directory), Turns(1), lambda: float(next(seconds)))
-    monkeypatch.setattr("tickwheel.arrow.message_table._CHUNK_ROWS", 10)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(module, "_LEAST_ROWS", 10)
     (ticket,) = reading.plan(Command(columns=["id"]), ALL).tickets
     answers: Iterator[Granted] = iter([ALL, ALL, ALL])
     asked = []
@@ -155,7 +156,8 @@ def test_a_stream_ends_when_its_token_does(directory: Path, monkeypatch: pytest.
 
 
 def test_streams_are_counted_and_given_back(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tickwheel.arrow.message_table._CHUNK_ROWS", 10)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(module, "_LEAST_ROWS", 10)
     (ticket,) = reading.plan(Command(columns=["id"]), ALL).tickets
     begun: list[Any] = []
 

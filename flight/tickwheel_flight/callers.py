@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tickwheel import sync
-from tickwheel.errors import ConnectionDenied, Forbidden, TickwheelError
+from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
 from tickwheel.protocol.grants import Granted, parse_grants
 
 FRESH_S: Final = 5.0
@@ -23,6 +23,7 @@ FRESH_S: Final = 5.0
 TRUSTED_S: Final = 45.0
 """So long it counts for a stream that has begun, while the broker does not answer."""
 
+_MAX_TOKEN_CHARS: Final = 256
 _MOST_REMEMBERED: Final = 1_000
 _CONNECT_S: Final = 5.0
 
@@ -79,6 +80,8 @@ class Callers:
 
 def log_in(url: str | None, token: str, address: str) -> Granted:
     """Asks the broker at ``url``. Raises TickwheelError."""
+    if len(token) > _MAX_TOKEN_CHARS:
+        raise BadToken("The token does not have the form of one: twk_…_….")
     # The address makes a stranger of the reader, whoever this process is: see `Hello.peer`.
     with sync.Client(url, token=token, name="flight", peer=address, connect_timeout=_CONNECT_S) as client:
         grants, is_limited = client.grants, client.is_limited

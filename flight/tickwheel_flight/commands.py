@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from tickwheel.arrow.columns import TableName
 from tickwheel.arrow.errors import SourceError
 from tickwheel.arrow.event_table import Offset
-from tickwheel.arrow.options import ReadOptions, read_options
+from tickwheel.arrow.options import ReadOptions, chosen_columns, read_options
+from timerlog.readers.events import EVENTS
 
 MAX_COMMAND_BYTES: Final = 1 << 20
+_SHOWN_CHARS: Final = 200
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,7 +28,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committed: bool = True
     rows_per_partition: int | None = None
     events: list[str] = []
-    starting: str | int = "earliest"
+    starting: Literal["earliest", "latest"] | Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = "earliest"
     fail_on_data_loss: bool = True
     start: Offset | None = None
     end: Offset | None = None
@@ -34,6 +36,10 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def options(self, directory: Path) -> ReadOptions:
         """The same as options of the data source. Raises ``SourceError``."""
+        chosen_columns(self.columns, self.table)  # before they are joined
+        unknown = [name for name in self.events if name not in EVENTS.values()]
+        if unknown:
+            raise SourceError(f"There is no event {unknown[0]!r}: use {', '.join(EVENTS.values())}.")
         wanted = {
             "path": str(directory),
             "table": self.table,
@@ -57,6 +63,6 @@ def parse_command(packed: bytes) -> Command:
         return msgspec.json.decode(packed or b"{}", type=Command)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(
-            f"The command cannot be read: {error}.",
+            f"The command cannot be read: {str(error)[:_SHOWN_CHARS]}.",
             advice='Send a JSON object such as {"table": "messages", "columns": ["id", "topic"]}.',
         ) from None

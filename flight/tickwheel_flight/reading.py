@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from tickwheel.arrow.event_table import (
     Offset,
     all_events,
     current_offset,
+    offset_after_bytes,
     scan_events,
     split_events,
     starting_offset,
@@ -32,17 +34,22 @@ from tickwheel_flight.commands import Command
 from tickwheel_flight.directory import Directory
 from tickwheel_flight.rights import Sight
 from tickwheel_flight.snapshots import Snapshots
-from tickwheel_flight.tickets import Ticket, make_ticket, open_ticket
+from tickwheel_flight.tickets import BadTicket, Ticket, make_ticket, open_ticket
 from tickwheel_flight.turns import Left, Turns
-from timerlog.errors import PositionGone, StoreError
+from timerlog.errors import DamagedLog, PositionGone, StoreError
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Snapshot
 
 MAX_STREAMS: Final = 256
 """Streams at a time. A reader that stands still holds a batch in memory."""
+MAX_PARTS: Final = 10_000
+"""Of one reading."""
 _FEW_STREAMS: Final = 2
 """Up to so many streams have batches of the full size."""
 _LEAST_ROWS: Final = 1_024
+_EVENT_BYTES: Final = 128
+"""Of an event in the log, about."""
+_LEAST_STEP_BYTES: Final = 256 << 10
 ASK_AGAIN_S: Final = 10.0
 """So often a stream asks whether its reader may still read."""
 
@@ -60,20 +67,10 @@ class TooManyStreams(TickwheelError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a reading consists of. ``tickets``: of its parts, in order. ``cores``: of the machine that reads."""
+    """What a reading consists of. ``tickets``: of its parts, in order."""
 
     schema: Any
     tickets: list[bytes]
-    details: bytes
-
-
-class Details(msgspec.Struct, frozen=True):
-    """What the plan says of the log, as JSON: when it was looked at, and up to which position and id."""
-
-    log: str
-    now_ms: int
-    next_id: int
-    end: int
 
 
 class Reading:
@@ -96,12 +93,14 @@ class Reading:
 
     def schema(self, command: Command, granted: Granted) -> Any:
         """The columns that the reader gets. Raises ``SourceError``, Forbidden."""
+        _check_any(granted)
         options = command.options(self._directory.path)
         _, offline = self._directory.now(is_committed=command.committed)
         return _schema(options, _columns(command, options, granted, offline))
 
     def plan(self, command: Command, granted: Granted) -> Plan:
         """Raises ``SourceError``, ``PositionLost``, Forbidden."""
+        _check_any(granted)
         options = command.options(self._directory.path)
         moment, offline = self._directory.now(is_committed=command.committed)
         columns = _columns(command, options, granted, offline)
@@ -116,8 +115,7 @@ class Reading:
             )
             for part in _parts(command, options, offline)
         ]
-        details = Details(moment.log, moment.now_ms, moment.next_id, moment.end)
-        return Plan(_schema(options, columns), tickets, msgspec.json.encode(details))
+        return Plan(_schema(options, columns), tickets)
 
     def first_offset(self, command: Command, granted: Granted) -> Offset:
         """Where a new query of events begins. Raises ``SourceError``, ``PositionLost``, Forbidden."""
@@ -128,21 +126,29 @@ class Reading:
         """How far the next batch of events goes from ``start`` of the command, at most to its ``end``. Raises
         ``SourceError``, ``PositionLost``, Forbidden."""
         options, offline = self._seen(command, granted)
-        return current_offset(options, [offline], command.start or {}, command.end, command.limit_rows)
+        start, end, rows = command.start or {}, command.end, command.limit_rows
+        with _positions():
+            if rows is not None and not granted.may_everywhere("query"):
+                # Where a number of events ends would tell how many there are in topics that he may not query.
+                limit_bytes = max(rows * _EVENT_BYTES, _LEAST_STEP_BYTES)
+                return offset_after_bytes(options, offline, start, end, limit_bytes)
+            return current_offset(options, [offline], start, end, rows)
 
     def _seen(self, command: Command, granted: Granted) -> tuple[ReadOptions, Offline]:
-        if not any(grant.permission == "query" for grant in granted.grants or ()) and granted.is_limited:
-            raise Forbidden("The token may not query any topic.", advice="Have it granted: query:TOPIC.")
+        _check_any(granted)
+        options = command.options(self._directory.path)
+        wanted_types(options)
         _, offline = self._directory.now(is_committed=command.committed)
-        return command.options(self._directory.path), offline
+        return options, offline
 
     def stream(self, packed: bytes, judge: Judge, has_left: Callable[[], bool]) -> tuple[Any, Iterator[Any]]:
         """The schema and the record batches of a ticket. Raises ``BadTicket``, ``SourceError``, ``PositionLost``,
         Forbidden; the batches, when they are asked for, the same, `TooManyStreams` and ShuttingDown."""
         ticket, granted = open_ticket(packed), judge(False)
+        _check_any(granted)
         offline = self._directory.then(ticket.moment)
         table = chosen_columns(ticket.columns, ticket.table)
-        filters = parse_conditions(msgspec.json.encode(ticket.filters).decode(), COLUMNS[ticket.table])
+        filters = parse_conditions(_as_json(ticket.filters), COLUMNS[ticket.table])
         sight = Sight(granted, offline, filters)
         columns = list(sight.columns(ticket.columns, are_chosen=True))
         if self._is_stopping:
@@ -177,7 +183,7 @@ class Reading:
                     if self._now_s() - asked_s >= ASK_AGAIN_S:
                         asked_s = self._now_s()
                         _check_same(granted, reader.judge(True))
-                    with self._turns.turn(reader.has_left), self._snapshots.working(opened):
+                    with self._turns.turn(reader.has_left), self._snapshots.working(opened), _positions():
                         batch = next(batches, None)
                     if batch is None:
                         return
@@ -219,7 +225,13 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
     """First and end of each: ids of messages, or positions."""
     if command.table == "messages":
         cores = len(os.sched_getaffinity(0))
-        messages = split_messages([offline], options.rows_per_partition, list(options.filters), cores)
+        rows = options.rows_per_partition
+        if rows is not None and offline.description.next_id // rows > MAX_PARTS:
+            raise SourceError(
+                f"With {rows} rows a part there would be more than {MAX_PARTS} parts.",
+                advice="Ask for larger parts (rowsPerPartition).",
+            )
+        messages = split_messages([offline], rows, list(options.filters), cores)
         return [(one.first_id, one.end_id) for one in messages]
     wanted_types(options)
     if command.start is None:
@@ -244,6 +256,32 @@ def _scan(
     part = EventsPart(0, ticket.first, ticket.end)
     options = ReadOptions((), "events", {}, events=ticket.events or None)
     return scan_events(snapshot, part, columns, predicates, wanted_types(options))
+
+
+@contextmanager
+def _positions() -> Iterator[None]:
+    """Positions come from readers: where none begins a record, the log looks as if it were damaged."""
+    try:
+        yield
+    except DamagedLog as error:
+        raise PositionLost(
+            f"{str(error).capitalize()}, or no record begins at that position.",
+            advice="Ask for the table anew (GetFlightInfo). If it says so again, look into the broker's log.",
+        ) from None
+
+
+def _as_json(filters: list[list[Any]]) -> str:
+    """Raises ``BadTicket`` for what no command can have held."""
+    try:
+        return msgspec.json.encode(filters).decode()
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        raise BadTicket from None
+
+
+def _check_any(granted: Granted) -> None:
+    """Raises Forbidden for a token that may query no topic at all."""
+    if granted.grants is not None and not any(grant.permission == "query" for grant in granted.grants):
+        raise Forbidden("The token may not query any topic.", advice="Have it granted: query:TOPIC.")
 
 
 def _check_same(before: Granted, now: Granted) -> None:

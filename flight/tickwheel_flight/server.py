@@ -13,10 +13,11 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 import pyarrow.flight as fl
 
+from tickwheel.arrow.errors import SourceError
 from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
 from tickwheel.protocol.grants import Granted
 from tickwheel_flight.callers import Callers
-from tickwheel_flight.commands import parse_command
+from tickwheel_flight.commands import Command, parse_command
 from tickwheel_flight.reading import Reading, readable
 from timerlog.errors import StoreError
 
@@ -83,17 +84,15 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     @_told
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """The columns of what a command asks for."""
-        return fl.SchemaResult(
-            self._reading.schema(parse_command(descriptor.command or b""), self._granted(context))
-        )
+        return fl.SchemaResult(self._reading.schema(_command(descriptor), self._granted(context)))
 
     @_told
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Its schema, and a ticket for each part. They are answered at the place that was asked: an endpoint without
         locations says that."""
-        plan = self._reading.plan(parse_command(descriptor.command or b""), self._granted(context))
+        plan = self._reading.plan(_command(descriptor), self._granted(context))
         endpoints = [fl.FlightEndpoint(ticket, []) for ticket in plan.tickets]
-        return fl.FlightInfo(plan.schema, descriptor, endpoints, -1, -1, app_metadata=plan.details)
+        return fl.FlightInfo(plan.schema, descriptor, endpoints, -1, -1)
 
     @_told
     def do_get(self, context: Any, ticket: Any) -> Any:
@@ -112,7 +111,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         elif action.type == LAST_OFFSET:
             offset = self._reading.last_offset(command, granted)
         else:
-            raise fl.FlightServerError(f"There is no action {action.type!r}: use {', '.join(_ACTIONS)}.")
+            raise SourceError(f"There is no action {action.type!r}: use {', '.join(_ACTIONS)}.", advice="")
         return iter([fl.Result(msgspec.json.encode(offset))])
 
     def list_actions(self, context: Any) -> list[Any]:
@@ -125,6 +124,16 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _judge(self, context: Any, has_begun: bool) -> Granted:
         token = context.get_middleware(_LOGIN).token
         return self._callers.granted(token, address_of(context.peer()), has_begun=has_begun)
+
+
+def _command(descriptor: Any) -> Command:
+    """Raises ``SourceError``."""
+    if descriptor.descriptor_type != fl.DescriptorType.CMD:
+        raise SourceError(
+            "The descriptor is no command.",
+            advice='Ask with a command, a JSON object such as {"table": "messages", "columns": ["id", "topic"]}.',
+        )
+    return parse_command(descriptor.command or b"")
 
 
 def _explaining(batches: Iterator[Any]) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from timerlog.readers.snapshot import Snapshot
 
 MAX_READINGS: Final = 8
 """Moments of which streams are read at a time."""
-IDLE_S: Final = 60.0
+IDLE_S: Final = 15.0
 """A reading of which no batch was asked for so long may be ended for another."""
 PATIENCE_S: Final = 30.0
 """So long a stream waits for its reading's turn."""

@@ -24,7 +24,15 @@ from timerlog.errors import PositionGone
 from timerlog.layout import Int64Array, MessageState
 from timerlog.query.columns import LogColumns, shard_names
 from timerlog.readers.describe import Offline
-from timerlog.readers.events import EVENTS, NO_TIME, Events, event_types, position_after_rows, read_events
+from timerlog.readers.events import (
+    EVENTS,
+    NO_TIME,
+    Events,
+    event_types,
+    position_after_bytes,
+    position_after_rows,
+    read_events,
+)
 from timerlog.readers.snapshot import Snapshot
 
 #: By log number (16 hexadecimal digits): a position.
@@ -98,7 +106,11 @@ def current_offset(
     for one in found:
         key = log_key(one)
         first = _position(one, start.get(key, one.first_position), options)
-        end = one.end_position if target is None else max(first, target.get(key, first))
+        end = (
+            one.end_position
+            if target is None
+            else max(first, _position(one, target.get(key, first), options))
+        )
         if left is None:
             offset[key] = end
         elif left <= 0 or first >= end:
@@ -107,6 +119,20 @@ def current_offset(
             offset[key], rows = _limited(one, first, end, wanted, left)
             left -= rows
     return offset
+
+
+def offset_after_bytes(
+    options: ReadOptions, one: Offline, start: Offset, target: Offset | None, limit_bytes: int
+) -> Offset:
+    """How far a batch goes that ends at the first record ``limit_bytes`` behind ``start``, whatever it holds. Raises
+    ``PositionLost``."""
+    offset = current_offset(options, [one], start, target, None)
+    ((key, end),) = offset.items()
+    first, description = start.get(key, one.first_position), one.description
+    if end - first <= limit_bytes:
+        return offset
+    with closing(LogView(Path(description.directory, "commitlog"), description.segment_bytes)) as log:
+        return {key: position_after_bytes(log, first, end, limit_bytes)}
 
 
 def _check_logs(options: ReadOptions, found: list[Offline], start: Offset) -> None:

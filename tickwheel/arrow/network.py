@@ -82,8 +82,8 @@ class Flights:
 
     def schema(self, command: Mapping[str, Any]) -> Any:
         """The columns of what a command asks for. Raises ``SourceError``, Forbidden and what connecting raises."""
-        descriptor = fl.FlightDescriptor.for_command(msgspec.json.encode(command))
-        return self._asked(lambda client, options: client.get_schema(descriptor, options).schema)
+        # Not GetSchema: its errors come as texts of Python.
+        return self.plan(command).schema
 
     def plan(self, command: Mapping[str, Any]) -> Planned:
         """The same, with tickets, which are good on all machines. Raises what `schema` raises."""

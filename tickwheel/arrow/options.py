@@ -17,6 +17,7 @@ _OPTIONS: Final = (
     "path", "paths", "url", "tokenFile", "caFile", "columns", "filters", "pushFilters", "table", "committed",
     "rowsPerPartition", "events", "startingOffsets", "maxRowsPerTrigger", "failOnDataLoss",
 )  # fmt: skip
+_POSITION_DIGITS: Final = 19
 _CLOSE: Final = 0.8
 
 
@@ -90,7 +91,7 @@ def _directories(options: Mapping[str, str]) -> tuple[str, ...]:
     if options.get("paths"):
         try:
             listed = json.loads(options["paths"])
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             listed = None
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
             raise SourceError("The option paths is not a JSON list of texts.")
@@ -172,11 +173,11 @@ def as_command(options: ReadOptions) -> dict[str, Any]:
 def _starting(text: str) -> str | dict[str, int]:
     if text in ("earliest", "latest"):
         return text
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= _POSITION_DIGITS:
         return {"": int(text)}
     try:
         parsed: Any = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also numbers of thousands of digits, and brackets as deep
         parsed = None
     if isinstance(parsed, dict) and all(type(position) is int for position in parsed.values()):
         return {str(Path(name).absolute()): position for name, position in parsed.items()}

@@ -116,14 +116,15 @@ def parse_conditions(text: str, columns: dict[str, str]) -> tuple[Predicate, ...
     """Predicates from the option ``filters``. ``columns``: names and Spark types. Raises ``SourceError``."""
     try:
         listed = msgspec.json.decode(text, type=list[list[Any]])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise SourceError("The option filters is not a JSON list of lists.") from None
     return tuple(_predicate(one, columns) for one in listed)
 
 
 def _predicate(one: list[Any], columns: dict[str, str]) -> Predicate:
     shown = msgspec.json.encode(one).decode()
-    if len(one) not in (2, 3) or not isinstance(one[0], str) or one[1] not in _OPERATORS:
+    is_spelt = len(one) in (2, 3) and isinstance(one[0], str) and isinstance(one[1], str)
+    if not is_spelt or one[1] not in _OPERATORS:
         raise SourceError(
             f"{shown} is no condition.", advice=f"Write [column, operator, value]: {', '.join(_OPERATORS)}."
         )

@@ -137,6 +137,16 @@ def position_after_rows(log: LogView, start: int, end: int, wanted: frozenset[in
     return end
 
 
+def position_after_bytes(log: LogView, start: int, end: int, limit_bytes: int) -> int:
+    """The first position at least ``limit_bytes`` behind ``start`` at which a record begins; ``end`` when there is
+    none before it."""
+    for part in log.scan(start, end):
+        far = part.positions[part.positions >= start + limit_bytes]
+        if len(far):
+            return int(far[0])
+    return end
+
+
 def _behind(log: LogView, position: int) -> int:
     size = int(log.heads(np.array([position]))["record_bytes"][0])
     return position + padded(size)

@@ -97,6 +97,9 @@ class Snapshot:
         for group in description.groups:
             self.groups_of.setdefault(group.topic_id, []).append(group)
             self._fences[group.group_id] = group.fence or 0
+        # The last place is that of all numbers above.
+        self._is_topic = np.zeros(max(self.groups_of, default=0) + 2, bool)
+        self._is_topic[[*self.groups_of]] = True
         self._directory = Path(description.directory)
         self._mappings: list[Mapping] = []
         self._tables: dict[str, Array] = {}
@@ -122,14 +125,21 @@ class Snapshot:
         for start, stop in spans(self.description.gaps, first_id, min(end_id, len(self.rows)), step):
             rows = _copied(self.rows[start:stop])  # one moment for all columns
             wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
-            if topic_id is not None:
-                wanted &= rows["topic_id"] == topic_id
-            if judge is not None:
-                wanted &= judge(np.arange(start, start + len(rows)), rows)
+            wanted &= (
+                self._have_topics(rows["topic_id"]) if topic_id is None else rows["topic_id"] == topic_id
+            )
             kept = np.flatnonzero(wanted)
+            rows = rows if len(kept) == len(rows) else _taken(rows, kept)
+            if judge is not None and len(kept):
+                passed = np.flatnonzero(judge(kept + start, rows))
+                kept, rows = kept[passed], _taken(rows, passed)
             if len(kept):
-                rows = rows if len(kept) == len(rows) else _taken(rows, kept)
                 yield self._without_purged(self._expand(kept + start, rows, with_deliveries))
+
+    def _have_topics(self, topic_ids: Array) -> npt.NDArray[np.bool_]:
+        """Whether the topic of each row is there: rows stay for a while when it was deleted."""
+        found: npt.NDArray[np.bool_] = self._is_topic[np.minimum(topic_ids, len(self._is_topic) - 1)]
+        return found
 
     def records(self, ids: Int64Array) -> Records:
         """Where in the log messages are; what does not exist is not whole. Purging may move a message between a look at

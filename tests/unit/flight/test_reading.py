@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.support.run.cases import table
 from tests.unit.flight.filled import COUNT, TOPICS, fill, in_place
@@ -53,8 +54,7 @@ def rows(reading: Reading, command: Command, who: Granted = ALL) -> list[dict[st
 
 
 def now_of(reading: Reading, command: Command) -> int:
-    now_ms: int = msgspec.json.decode(reading.plan(command, ALL).details)["now_ms"]
-    return now_ms
+    return open_ticket(reading.plan(command, ALL).tickets[0]).moment.now_ms
 
 
 @table("name", ["messages", "events"])
@@ -86,7 +86,6 @@ def test_columns_and_filters(reading: Reading) -> None:
         (["query:*"], TOPICS),
         (["query:a.*"], ("a.orders", "a.mails")),
         (["query:b.orders", "consume:*"], ("b.orders",)),
-        (["consume:*", "publish:*", "admin:*", "push:*"], ()),
         (["query:nothing"], ()),
     ],
 )
@@ -101,6 +100,51 @@ def test_a_token_sees_the_topics_that_it_may_query(
     assert found == [row for row in everything if sees_all or row["topic"] in topics]
     others = set(TOPICS) - set(topics)
     assert not any(other in str(row) for row in found for other in others)
+
+
+def test_who_may_query_nothing_is_told_nothing(reading: Reading) -> None:
+    (ticket,) = reading.plan(Command(columns=["id"]), ALL).tickets
+    who = granted("consume:*", "publish:*", "admin:*", "push:*")
+    for ask in (
+        lambda: reading.schema(Command(), who),
+        lambda: reading.plan(Command(), who),
+        lambda: reading.first_offset(Command(table="events"), who),
+        lambda: reading.last_offset(Command(table="events"), who),
+        lambda: reading.stream(ticket, lambda has_begun: who, lambda: False),
+    ):
+        with pytest.raises(Forbidden, match="may not query any topic"):
+            ask()
+
+
+def test_how_many_events_there_are_elsewhere_is_not_told(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of one event for who may query all; for others of so many bytes, to where a record begins."""
+    command = Command(table="events", columns=["position"], limit_rows=1)
+
+    def steps(who: Granted) -> int:
+        start, count = reading.first_offset(command, who), 0
+        while (further := reading.last_offset(replace(command, start=start), who)) != start:
+            start, count = further, count + 1
+        return count
+
+    limited = granted("query:a.*")
+    assert steps(ALL) > COUNT
+    assert steps(limited) == 1
+    monkeypatch.setattr(module, "_LEAST_STEP_BYTES", 2_000)
+    assert 2 < steps(limited) < 12
+    (first,) = reading.first_offset(command, ALL).items()
+    (second,) = reading.last_offset(replace(command, start=dict([first])), limited).items()
+    assert len(rows(reading, Command(table="events", start=dict([first]), end=dict([second])))) > 1
+    with pytest.raises(PositionLost, match="no record begins"):
+        reading.last_offset(replace(command, start={first[0]: first[1] + 1}), ALL)
+
+
+def test_parts_are_not_without_number(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PARTS", 100)
+    assert len(reading.plan(Command(rows_per_partition=2), ALL).tickets) == 90
+    with pytest.raises(SourceError, match="more than 100 parts"):
+        reading.plan(Command(rows_per_partition=1), ALL)
 
 
 def test_bodies_need_the_right_to_consume(reading: Reading) -> None:
@@ -284,17 +328,20 @@ def test_offsets_of_events(reading: Reading) -> None:
     start, end = reading.first_offset(command, ALL), reading.last_offset(command, ALL)
     (log,) = start
     assert start[log] < end[log]
-    middle = reading.last_offset(msgspec.structs.replace(command, start=start, limit_rows=50), ALL)
+    middle = reading.last_offset(replace(command, start=start, limit_rows=50), ALL)
     parts = [
-        rows(reading, msgspec.structs.replace(command, start=one, end=other))
+        rows(reading, replace(command, start=one, end=other))
         for one, other in ((start, middle), (middle, end))
     ]
     assert 0 < len(parts[0]) <= 50
     assert parts[0] + parts[1] == rows(reading, command)
     with pytest.raises(Forbidden, match="may not query any topic"):
         reading.last_offset(command, granted("consume:*"))
-    with pytest.raises(SourceError, match="no event"):
-        reading.last_offset(msgspec.structs.replace(command, events=["nothing"]), ALL)
+    for wrong in ("nothing", "sent,acked", ""):
+        with pytest.raises(SourceError, match="no event"):
+            reading.last_offset(replace(command, events=[wrong]), ALL)
+    with pytest.raises(PositionLost, match="lies behind"):
+        reading.last_offset(replace(command, start=start, end={log: 1 << 50}), ALL)
 
 
 def test_a_ticket_of_another_version() -> None:

@@ -81,15 +81,17 @@ def test_who_stands_still_makes_room(offline: Offline) -> None:
 def test_a_reader_waits_for_room_and_no_longer(offline: Offline) -> None:
     world = World(offline)
     held = [world.borrow(number) for number in range(MAX_READINGS)]
-    for one in held:
-        one.__enter__()
+    opened = [one.__enter__() for one in held]
 
     def patient() -> bool:
-        world.now_s += PATIENCE_S / 2
+        """The others go on reading meanwhile."""
+        world.now_s += PATIENCE_S / 4
+        for one in opened:
+            one.used_s = world.now_s
         return False
 
     with pytest.raises(TooManyReadings):
         world.snapshots.borrow(Moment("0" * 16, 99, 1, 1, 0, True), offline, patient).__enter__()
-    assert world.now_s <= IDLE_S
+    assert world.now_s == PATIENCE_S
     for one in held:
         one.__exit__(None, None, None)

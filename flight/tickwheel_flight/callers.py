@@ -7,6 +7,7 @@ on asks again, so that it ends soon after its token does.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tickwheel import sync
-from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
+from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, NotConnected, TickwheelError
 from tickwheel.protocol.grants import Granted, parse_grants
 
 FRESH_S: Final = 5.0
@@ -26,6 +27,8 @@ TRUSTED_S: Final = 45.0
 _MAX_TOKEN_CHARS: Final = 256
 _MOST_REMEMBERED: Final = 1_000
 _CONNECT_S: Final = 5.0
+
+_log = logging.getLogger("tickwheel.flight")
 
 LogIn: TypeAlias = Callable[[str, str], Granted]
 
@@ -83,8 +86,13 @@ def log_in(url: str | None, token: str, address: str) -> Granted:
     if len(token) > _MAX_TOKEN_CHARS:
         raise BadToken("The token does not have the form of one: twk_…_….")
     # The address makes a stranger of the reader, whoever this process is: see `Hello.peer`.
-    with sync.Client(url, token=token, name="flight", peer=address, connect_timeout=_CONNECT_S) as client:
-        grants, is_limited = client.grants, client.is_limited
+    try:
+        with sync.Client(url, token=token, name="flight", peer=address, connect_timeout=_CONNECT_S) as client:
+            grants, is_limited = client.grants, client.is_limited
+    except NotConnected as error:
+        _log.warning("a reader waits in vain for the broker: %s", error)
+        # Where the broker is, or why it lets nobody in, is not for strangers.
+        raise NotConnected("The broker takes no log-in at this moment.", advice="Try again later.") from None
     if grants is None and is_limited:
         raise Forbidden(
             "The token has more grants than the broker tells.",

@@ -37,6 +37,10 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def options(self, directory: Path) -> ReadOptions:
         """The same as options of the data source. Raises ``SourceError``."""
         chosen_columns(self.columns, self.table)  # before they are joined
+        if self.table == "messages" and (self.start or self.end or self.limit_rows or self.events):
+            raise SourceError(
+                "start, end, limit_rows and events are of the table events.", advice="Leave them out."
+            )
         unknown = [name for name in self.events if name not in EVENTS.values()]
         if unknown:
             raise SourceError(f"There is no event {unknown[0]!r}: use {', '.join(EVENTS.values())}.")

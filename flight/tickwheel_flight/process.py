@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
 import signal
+import socket
 import ssl
 import sys
 import threading
@@ -18,7 +20,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tickwheel.errors import BadCertificate, ConfigError, InsecureListener, LoginRequired
+from tickwheel.errors import (
+    BadCertificate,
+    ConfigError,
+    InsecureListener,
+    LoginRequired,
+)
 from tickwheel.sync import Client
 from tickwheel_flight.callers import Callers, log_in
 from tickwheel_flight.directory import Directory
@@ -96,20 +103,54 @@ def serve(serving: Serving, ready: Callable[[str], None]) -> None:
     turns = Turns(serving.streams or _STREAMS_A_CORE * cores)
     callers = Callers(partial(log_in, serving.url))
     directory = Directory(serving.directory)
-    is_told = False
+    place, tls = serving.place, _tls(serving)
     while True:
         reading = Reading(directory, turns)
-        server = FlightServer(serving.place, reading, callers, **_tls(serving))
-        if not is_told:
-            host = serving.place.rpartition(":")[0]
-            ready(f"{host}:{server.port}")
-            is_told = True
+        server = _listen(place, reading, callers, tls)
+        if place == serving.place:
+            ready(f"{place.rpartition(':')[0]}:{server.port}")
+            place = f"{place.rpartition(':')[0]}:{server.port}"
         happened = events.get()
+        while happened == "SIGHUP" and (renewed := _renewed(serving)) is None:
+            happened = events.get()
         reading.stop()
         _shut_down(server)
         if happened != "SIGHUP":
             return
+        assert renewed is not None
+        tls = renewed
         _log.info("certificates are loaded anew")
+
+
+def _listen(place: str, reading: Reading, callers: Callers, tls: dict[str, Any]) -> FlightServer:
+    """Raises OSError."""
+    try:
+        return FlightServer(place, reading, callers, **tls)
+    except (OSError, pa.ArrowException) as error:
+        _try(place)
+        raise OSError(errno.EINVAL, f"gRPC does not listen: {error}") from None
+
+
+def _try(place: str) -> None:
+    """gRPC says on standard error why it cannot listen, and nothing to its caller: so without gRPC. Raises OSError."""
+    host, _, port = place.partition("://")[2].rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+
+
+def _renewed(serving: Serving) -> dict[str, Any] | None:
+    """None: they are bad, or there is no TLS, and all stays as it is."""
+    if not serving.certificate:
+        return None
+    try:
+        return _tls(serving)
+    except BadCertificate as error:
+        _log.error("the new certificate is not used; the old one stays: %s", error)
+        return None
 
 
 def _shut_down(server: FlightServer) -> None:
@@ -124,8 +165,10 @@ def _shut_down(server: FlightServer) -> None:
 
 
 def _wait_for_end(events: queue.SimpleQueue[str]) -> None:
-    while sys.stdin.buffer.read(4_096):
-        pass
+    # Not through sys.stdin: a thread that waits in there would be in the way of the interpreter's end.
+    with suppress(OSError):
+        while os.read(0, 4_096):
+            pass
     events.put("end of standard input")
 
 

@@ -25,7 +25,7 @@ from tickwheel.arrow.event_table import (
     starting_offset,
     wanted_types,
 )
-from tickwheel.arrow.message_table import CHUNK_ROWS, scan_messages, split_messages
+from tickwheel.arrow.message_table import BATCH_BYTES, CHUNK_ROWS, scan_messages, split_messages
 from tickwheel.arrow.options import ReadOptions, chosen_columns
 from tickwheel.arrow.predicates import Predicate, parse_conditions
 from tickwheel.errors import Forbidden, ShuttingDown, TickwheelError
@@ -47,6 +47,7 @@ MAX_PARTS: Final = 10_000
 _FEW_STREAMS: Final = 2
 """Up to so many streams have batches of the full size."""
 _LEAST_ROWS: Final = 1_024
+_LEAST_BATCH_BYTES: Final = 1 << 20
 _EVENT_BYTES: Final = 128
 """Of an event in the log, about."""
 _LEAST_STEP_BYTES: Final = 256 << 10
@@ -252,7 +253,10 @@ def _scan(
     if ticket.table == "messages":
         # Nothing that is not committed, whoever has made the ticket.
         ids = range(max(ticket.first, 1), min(ticket.end, offline.description.next_id))
-        return scan_messages(snapshot, ids, columns, predicates, chunk_rows=chunk_rows)
+        batch_bytes = max(BATCH_BYTES * chunk_rows // CHUNK_ROWS, _LEAST_BATCH_BYTES)
+        return scan_messages(
+            snapshot, ids, columns, predicates, chunk_rows=chunk_rows, batch_bytes=batch_bytes
+        )
     part = EventsPart(0, ticket.first, ticket.end)
     options = ReadOptions((), "events", {}, events=ticket.events or None)
     return scan_events(snapshot, part, columns, predicates, wanted_types(options))

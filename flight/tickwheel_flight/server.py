@@ -8,11 +8,12 @@ import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args
 
 import msgspec
 import pyarrow.flight as fl
 
+from tickwheel.arrow.columns import TableName
 from tickwheel.arrow.errors import SourceError
 from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
 from tickwheel.protocol.grants import Granted
@@ -117,6 +118,18 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: Any) -> list[Any]:
         """Those of `do_action`."""
         return [fl.ActionType(name, text) for name, text in _ACTIONS.items()]
+
+    @_told
+    def list_flights(self, context: Any, criteria: bytes) -> Any:
+        """The two tables, as far as the reader may see them."""
+        for table in get_args(TableName):
+            descriptor = fl.FlightDescriptor.for_command(msgspec.json.encode({"table": table}))
+            yield self.get_flight_info(context, descriptor)
+
+    @_told
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Nothing is written by Arrow Flight."""
+        raise SourceError("Nothing can be written here.", advice="Send messages to the broker itself.")
 
     def _granted(self, context: Any) -> Granted:
         return self._judge(context, has_begun=False)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tickwheel.errors import FlightMissing
+from tickwheel.errors import BadArgument, FlightMissing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,8 @@ def messages(
     such as ``[("state", "=", "scheduled"), ("deliver_at", "<", "2031-05-01T00:00:00Z")]``; they are judged where the
     data is. ``committed``: False for what may be lost in a power loss, too.
 
-    Raises ``SourceError``, Forbidden, ConnectionDenied, NotConnected, and these also while it is read; FlightMissing.
+    Raises ``SourceError``, Forbidden, ConnectionDenied, NotConnected, and these also while it is read; BadArgument,
+    FlightMissing.
     """
     return _table(
         url,
@@ -67,7 +68,11 @@ def events(
     ``["sent", "acked"]``; all where none is named. The rest is as for `messages`."""
     return _table(
         url,
-        {"table": "events", "committed": committed, "events": list(kinds)},
+        {
+            "table": "events",
+            "committed": committed,
+            "events": kinds if isinstance(kinds, str) else list(kinds),
+        },
         columns,
         filters,
         token,
@@ -85,6 +90,13 @@ def _table(
     token_file: str | Path | None,
     ca_file: str | Path | None,
 ) -> Any:
+    for name, given in (("columns", columns), ("filters", filters), ("kinds", command.get("events", ()))):
+        if isinstance(given, str):
+            raise BadArgument(f"{name} is {given!r}.", advice=f"Give a list: {name}=[…].")
+    if filters and isinstance(filters[0], str):
+        raise BadArgument(
+            "filters is one condition.", advice='Give a list of them: filters=[("state", "=", "acked")].'
+        )
     try:
         from tickwheel.arrow.network import Flights, Table
     except ImportError as error:

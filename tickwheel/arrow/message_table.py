@@ -31,7 +31,7 @@ CHUNK_ROWS: Final = 32_768
 _LEAST_ROWS: Final = 1_000_000
 _MOST_ROWS: Final = 5_000_000
 #: What is read from the log for one batch at most, so that a batch of large bodies fits into memory.
-_BATCH_BYTES: Final = 32 * 1024 * 1024
+BATCH_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,19 @@ def scan_messages(
     predicates: list[Predicate],
     *,
     chunk_rows: int = CHUNK_ROWS,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[Any]:
-    """The same of a snapshot that is open already. A batch has ``chunk_rows`` rows at most."""
-    return _Scan(snapshot, columns, predicates).batches(ids, chunk_rows)
+    """The same of a snapshot that is open already. A batch has ``chunk_rows`` rows at most, and ``batch_bytes`` read
+    from the log, unless a single message has more."""
+    return _Scan(snapshot, columns, predicates, batch_bytes).batches(ids, chunk_rows)
 
 
 class _Scan:
-    def __init__(self, snapshot: Snapshot, columns: list[str], predicates: list[Predicate]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, columns: list[str], predicates: list[Predicate], batch_bytes: int
+    ) -> None:
         self._snapshot, self._columns = snapshot, columns
+        self._batch_bytes = batch_bytes
         self._directory = snapshot.description.directory
         self._table, self._log = TableColumns(snapshot), LogColumns(snapshot)
         self._by_row = [one for one in predicates if _is_of_row(one.column)]
@@ -147,7 +152,7 @@ class _Scan:
             return
         sizes = np.cumsum(chunk.rows["record_bytes"][kept].astype(np.int64) - MESSAGE_HEAD_BYTES)
         start = 0
-        for stop in [*(np.flatnonzero(np.diff(sizes // _BATCH_BYTES)) + 1).tolist(), len(ids)]:
+        for stop in [*(np.flatnonzero(np.diff(sizes // self._batch_bytes)) + 1).tolist(), len(ids)]:
             yield from self._log_batch(ids[start:stop], table.slice(start, stop - start))
             start = stop
 

@@ -24,7 +24,7 @@ from tickwheel.client.security import Security, security_of
 from tickwheel.client.url import TcpAddress
 from tickwheel.protocol.errors import NotConnected, TickwheelError, error_class
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 20.0
 """So long a process that is started anew is waited for."""
 
 _RETRY_S: Final = 0.2

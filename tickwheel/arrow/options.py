@@ -50,6 +50,11 @@ class ReadOptions:
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises ``SourceError``."""
     refuse_misspelt(options, _OPTIONS)
+    if options.get("token"):
+        raise SourceError(
+            "A token is no option: it would stand in plans and logs.",
+            advice='Name a file that each machine has, .option("tokenFile", …), or set TICKWHEEL_TOKEN there.',
+        )
     table = options.get("table", "messages")
     if table not in get_args(TableName):
         raise SourceError(f"There is no table {table!r}: use messages or events.")

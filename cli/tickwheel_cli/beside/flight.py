@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel.errors import FlightMissing
-from tickwheel_cli.shared.failures import CommandError
+from tickwheel.errors import FlightMissing, TickwheelError
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import (
     check_directory,
@@ -66,11 +65,11 @@ def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> 
     try:
         serve(serving, lambda place: print_result({"url": place}, f"listening on {place}"))
     except OSError as error:
-        raise CommandError(
-            "cannot_listen",
-            f"cannot listen on {settings.flight_listen}: {error}",
-            "Choose another place for --listen (flight_listen).",
-        ) from None
+        if isinstance(error, TickwheelError):  # there is no connection to the broker
+            raise
+        from tickwheel_broker.net.listeners import explain
+
+        raise explain(error, settings.flight_listen, "Choose another --listen (flight_listen).") from None
 
 
 def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:

@@ -323,6 +323,31 @@ def test_a_command_without_anything_is_the_table_of_messages(reading: Reading) -
     assert reading.schema(Command(table="events"), ALL).names == list(EVENT_COLUMNS)
 
 
+def test_what_is_of_events_alone() -> None:
+    for field in ({"start": {"x": 1}}, {"end": {"x": 1}}, {"limit_rows": 5}, {"events": ["sent"]}):
+        with pytest.raises(SourceError, match="are of the table events"):
+            Command(**field).options(Path("x"))  # type: ignore[arg-type]
+
+
+def test_large_bodies_come_in_small_batches_among_many(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that stands still keeps a batch: of so many bytes, whatever its rows are."""
+    monkeypatch.setattr(module, "BATCH_BYTES", 600)
+    monkeypatch.setattr(module, "_LEAST_BATCH_BYTES", 200)
+    (ticket,) = reading.plan(Command(columns=["body"]), ALL).tickets
+
+    def batches() -> int:
+        return len(list(reading.stream(ticket, lambda has_begun: ALL, lambda: False)[1]))
+
+    alone, held = batches(), []
+    for _ in range(8):
+        stream = reading.stream(ticket, lambda has_begun: ALL, lambda: False)[1]
+        next(stream)
+        held.append(stream)
+    assert batches() > 2 * alone > 4
+
+
 def test_offsets_of_events(reading: Reading) -> None:
     command = Command(table="events", columns=["position", "event"])
     start, end = reading.first_offset(command, ALL), reading.last_offset(command, ALL)

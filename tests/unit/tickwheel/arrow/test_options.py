@@ -54,6 +54,12 @@ def test_what_is_refused() -> None:
     assert "startingOffsets" in refused(startingOffsets="soon")
     assert "startingOffsets" in refused(startingOffsets='{"a": "b"}')
     assert "pushFilters" in refused(pushFilters="maybe")
+    assert "A token is no option" in refused(token="twk_secret")
+    assert "twk_secret" not in refused(token="twk_secret")
+    assert "Both a broker and a data directory" in refused(url="tickwheel://a:1")
+    for digits in ("9" * 5_000, "[" * 100_000, '{"x": ' + "9" * 5_000 + "}"):
+        assert "startingOffsets" in refused(startingOffsets=digits)
+    assert "no condition" in refused(filters='[["id", ["="], 1]]')
     assert refused(table="x").startswith("[bad_source]")
 
 

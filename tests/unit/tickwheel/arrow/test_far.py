@@ -13,8 +13,8 @@ import pytest
 from tests.support.native.driver import NOW_MS
 from tests.support.stores.far import BEYOND_FLOATS, FAR, begin, begin_with_large_ids
 from tests.support.stores.purging import LATER_MS, mixed
-from tickwheel.spark.archive.source import Wanted, count_messages, parts_of
-from tickwheel.spark.events import (
+from tickwheel.arrow.columns import EVENT_COLUMNS, MESSAGE_COLUMNS
+from tickwheel.arrow.event_table import (
     EventsPart,
     all_events,
     current_offset,
@@ -24,8 +24,9 @@ from tickwheel.spark.events import (
     starting_offset,
     wanted_types,
 )
-from tickwheel.spark.messages import read_messages, split_messages
-from tickwheel.spark.options import EVENT_COLUMNS, MESSAGE_COLUMNS, ReadOptions, read_options
+from tickwheel.arrow.message_table import read_messages, split_messages
+from tickwheel.arrow.options import ReadOptions, read_options
+from tickwheel.spark.archive.source import Wanted, count_messages, parts_of
 from timerlog.readers.describe import Offline, describe_directory
 
 #: By the columns of a row: all but the directory, which differs.

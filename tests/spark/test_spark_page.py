@@ -97,7 +97,7 @@ BEFORE = {
     "spark-reschedule": ["orders"],
     "spark-schedule": [],
 }
-PATHS = ("./data", "./report", "archive/", "reminders.csv", "rejects")
+PATHS = ("./data", "./report", "archive/", "reminders.csv", "calls.csv", "rejects")
 REMINDERS = "key,deliver_at,body\na,2031-05-01T09:00:00Z,x\nb,2031-05-01 09:00:00,y\n,1935403200000,z\n"
 
 
@@ -106,6 +106,7 @@ def test_the_commands_of_a_page(
     page: str, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "reminders.csv").write_text(REMINDERS)
+    (tmp_path / "calls.csv").write_text("when,text\n2031-05-01 09:00,x\n")
     lines = [line.split("#")[0] for block in blocks(f"{page}.md", "sh") for line in block.splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("tickwheel pipeline ")]
     assert commands

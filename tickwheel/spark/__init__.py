@@ -11,7 +11,7 @@ importing this package needs neither pyspark nor Java: see ``tickwheel.spark.err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.arrow.errors import PositionLost, SourceError
@@ -123,6 +123,8 @@ def schedule_messages(
     staging: str | None = None,
     run_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
+    tz: str | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> ScheduleResult:
     """Schedules the rows of a DataFrame: all of them or none, without sending each. The columns are those of
     ``df.write.format("tickwheel")``. The DataFrame is computed once.
@@ -132,7 +134,8 @@ def schedule_messages(
     twice is done once. ``rejects``: a directory of this machine for a Parquet file about rows that were left out.
     ``staging``: where the broker's directory ``staging`` is, if it has another path on driver and workers.
     ``run_bytes``: how much a task gathers before it sorts and writes it; it needs two to three times as much memory.
-    ``progress``: called with a line about what happens.
+    ``progress``: called with a line about what happens. ``tz``: the IANA zone of times without a zone, which are
+    refused otherwise. ``rename``: names of columns, and what messages call them: ``{"when": "deliver_at"}``.
 
     Raises ``RowsRefused`` (with ``result``), ``SourceError``, ``StagingError``, ``ScheduleFailed``: then nothing was
     scheduled. ``ScheduleUncertain``: the broker went away at the last moment.
@@ -150,6 +153,8 @@ def schedule_messages(
             staging=staging,
             run_bytes=run_bytes,
             progress=progress,
+            tz=tz,
+            rename=rename,
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import socket
@@ -19,6 +20,8 @@ from tickwheel.spark.java import Java, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: PySpark imports the first two only later, with errors of its own.
+_NEEDED: Final = ("pandas", "pyarrow", "pyspark")
 DEFAULT_MASTER: Final = "local[*]"
 #: What a session of a Spark Connect server may set, too.
 QUERY_SETTINGS: Final = {
@@ -47,13 +50,27 @@ def register(spark: SparkSession) -> None:
 
 def require_pyspark() -> Any:
     """The pyspark package. Raises ``SparkMissing``."""
-    # PySpark imports the first two only later, with errors of its own.
-    for name in ("pandas", "pyarrow", "pyspark"):
+    for name in _NEEDED:
         try:
             module = importlib.import_module(name)
         except ImportError:
-            raise SparkMissing(f"The pipeline needs PySpark, and {name} cannot be imported.") from None
+            raise _missing(name) from None
     return module
+
+
+def find_pyspark() -> None:
+    """Whether what is needed is installed, without the seconds that importing it takes. Raises ``SparkMissing``."""
+    for name in _NEEDED:
+        try:
+            found = importlib.util.find_spec(name)
+        except ValueError:  # an import that was forbidden, as tests do
+            found = None
+        if found is None:
+            raise _missing(name)
+
+
+def _missing(name: str) -> SparkMissing:
+    return SparkMissing(f"The pipeline needs PySpark, and {name} cannot be imported.")
 
 
 def make_session(

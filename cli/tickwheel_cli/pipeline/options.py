@@ -38,9 +38,9 @@ def needs_spark(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**options: Any) -> None:
-        from tickwheel.spark.sessions import require_pyspark
+        from tickwheel.spark.sessions import find_pyspark
 
-        require_pyspark()
+        find_pyspark()  # `open_spark` imports it, when all that is wrong with the options was said
         command(**options)
 
     return run

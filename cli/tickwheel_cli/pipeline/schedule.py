@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel_cli.pipeline.options import needs_spark, open_spark, spark_options
-from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.output import counted, print_json
 from tickwheel_cli.shared.session import current_session, json_option, url_option
 
@@ -32,6 +31,18 @@ if TYPE_CHECKING:
     help="[default: what the name says]  json: one object a line.",
 )
 @click.option("--topic", help="Of rows that name none.")
+@click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="NAME=FIELD",
+    help="The column NAME is the message's FIELD: when=deliver_at; may be given several times.",
+)
+@click.option(
+    "--tz",
+    metavar="ZONE",
+    help="Times without a zone are in this one: Europe/Berlin.  [default: they are refused]",
+)
 @click.option(
     "--max-rejects",
     type=click.IntRange(0),
@@ -60,6 +71,8 @@ def schedule(
     source: str,
     kind: str | None,
     topic: str | None,
+    renames: tuple[str, ...],
+    tz: str | None,
     max_rejects: int,
     rejects: str | None,
     job: str | None,
@@ -72,11 +85,12 @@ def schedule(
     \b
     tickwheel pipeline schedule --from reminders.parquet --topic reminders
     tickwheel pipeline schedule --from reminders.csv --topic reminders --max-rejects 100 --rejects ./rejects
+    tickwheel pipeline schedule --from calls.csv --topic calls --rename when=deliver_at --tz Europe/Berlin
 
-    Columns: deliver_at and body, and if you like key, topic, priority, headers, order_key. Times have a zone. Tasks
-    write into the broker's data directory, so Spark and broker need one file system.
+    Columns: deliver_at and body, and if you like key, topic, priority, headers, order_key. Times have a zone, or
+    --tz names it. Tasks write into the broker's data directory, so Spark and broker need one file system.
     """
-    from tickwheel.spark import RowsRefused, scheduling
+    from tickwheel.spark import RowsRefused, scheduling, sessions
 
     show = (lambda text: click.echo(text, err=True)) if not current_session().json else None
     options = scheduling.options(
@@ -87,11 +101,15 @@ def schedule(
         job=job,
         staging=staging,
         progress=show,
+        tz=tz,
+        rename=scheduling.parse_renames(renames),
     )
-    scheduling.check_file(source, kind, options)
-    _check_place(source, master)
+    # Spark takes ten seconds to start, and minutes on a busy machine: all that can be said is said before.
+    settings = sessions.parse_conf(conf)
+    kind = scheduling.check_file(source, kind, options)
+    scheduling.check_columns_of(source, kind, options, master=master, conf=settings)
     with current_session().client():
-        pass  # Spark takes ten seconds to start: it is there before
+        pass  # it is there
     with open_spark(master, conf) as spark:
         try:
             result = scheduling.schedule_file(spark, source, kind, options)
@@ -102,15 +120,6 @@ def schedule(
         print_json(_as_json(result))
     else:
         _show(result)
-
-
-def _check_place(source: str, master: str) -> None:
-    """Raises `CommandError` if it can be seen from here that there is no such file."""
-    is_here = (
-        master.startswith("local") and "://" not in source and not any(mark in source for mark in "*?[{")
-    )
-    if is_here and not Path(source).exists():
-        raise CommandError("no_file", f"{source} does not exist", "Name a file or a directory of files.")
 
 
 def _show_refusal(error: RowsRefused) -> None:

@@ -18,7 +18,6 @@ from tickwheel.protocol.errors import NotConnected
 from tickwheel.spark.doctor import Check, examine
 from tickwheel.spark.errors import JavaMissing
 from tickwheel_cli.main import root
-from tickwheel_cli.shared.failures import CommandError
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ def test_a_command_says_that_java_is_missing(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_java")
 def test_no_file_and_no_broker_are_seen_before_spark_starts(tmp_path: Path) -> None:
     command = ["pipeline", "schedule", "--topic", "t", "--url", "tickwheel://127.0.0.1:1", "--from"]
-    with pytest.raises(CommandError, match="does not exist"):
+    with pytest.raises(SourceError, match="does not exist"):
         CliRunner().invoke(
             root, [*command, str(tmp_path / "rows.csv")], standalone_mode=False, catch_exceptions=False
         )

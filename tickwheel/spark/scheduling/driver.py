@@ -9,8 +9,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,11 +33,13 @@ from tickwheel.spark.errors import (
     understood,
 )
 from tickwheel.spark.scheduling.rejects import write_rejects
+from tickwheel.spark.scheduling.renaming import check_renames, renamed
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TaskReport, merged
 from tickwheel.spark.scheduling.result import INSIDE, TAKEN, Rejected, ScheduleResult
 from tickwheel.spark.scheduling.tasks import RUN_BYTES, RemoteBroker, Task, Work
 from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
 from tickwheel.spark.writing.reasons import CORRUPT
+from tickwheel.spark.writing.zones import zone_of
 from timerlog.bulk.write import MANIFEST, Manifest, Plan, Segment, write_manifest
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """See ``schedule``. ``are_texts``: the columns come from a file that has only texts."""
+    """See ``schedule``. ``are_texts``: the columns come from a file that has only texts. ``tz``: the zone of times
+    without one. ``rename``: names of columns, and what messages call them."""
 
     url: str | None = None
     topic: str | None = None
@@ -65,6 +68,8 @@ class Options:
     run_bytes: int = RUN_BYTES
     progress: Progress | None = None
     are_texts: bool = False
+    tz: str | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises ``SourceError``."""
@@ -76,6 +81,15 @@ class Options:
             raise SourceError(f"run_bytes is {self.run_bytes}: use at least {_LEAST_RUN_BYTES:,}.")
         if self.job is not None and not self.job.strip():
             raise SourceError("The job has an empty name.", advice="Leave it out, or name it.")
+        if self.tz is not None:
+            zone_of(self.tz)
+        check_renames(self.rename)
+
+    def check_columns(self, columns: Mapping[str, str]) -> None:
+        """``columns``: names and types, before they are renamed. Raises ``SourceError``."""
+        check_columns(
+            renamed(columns, self.rename), self.topic, are_texts=self.are_texts, has_zone=self.tz is not None
+        )
 
 
 def job_id(name: str | None) -> str:
@@ -92,8 +106,8 @@ def schedule_frame(frame: DataFrame, options: Options) -> ScheduleResult:
     options.check()
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     named = {name: kind for name, kind in columns.items() if not (options.are_texts and name == CORRUPT)}
-    check_columns(named, options.topic, are_texts=options.are_texts)
-    return _Job(options).run(frame)
+    options.check_columns(named)
+    return _Job(options).run(frame.toDF(*renamed(columns, options.rename)) if options.rename else frame)
 
 
 class _Job:
@@ -151,7 +165,7 @@ class _Job:
         options, started_s = self._options, time.perf_counter()
         # Workers may have another environment than the driver: its broker is theirs.
         url = options.url or default_url()
-        work = Work(url, options.topic, plan, directory, self._run, options.run_bytes)
+        work = Work(url, options.topic, plan, directory, self._run, options.run_bytes, options.tz)
         report = merged(collected(frame, work))
         segments = report.segments
         result = ScheduleResult(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from tickwheel.arrow.errors import SourceError
 from tickwheel.spark.errors import plain_text, spark_errors
-from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
+from tickwheel.spark.scheduling.driver import Options
+from tickwheel.spark.scheduling.file_columns import LOOKED_AT_LINES, names_in
+from tickwheel.spark.writing.columns import SINK_COLUMNS
 from tickwheel.spark.writing.reasons import CORRUPT
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ FORMATS: Final[dict[str, tuple[str, ...]]] = {
 }
 _PACKED: Final = ("gz", "bz2", "zst", "zstd", "snappy", "lz4")
 _NANOS_AS_NUMBERS: Final = "spark.sql.legacy.parquet.nanosAsLong"
-_LOOKED_AT: Final = 1_000
 
 
 def guess_format(path: str) -> str:
@@ -38,16 +37,17 @@ def guess_format(path: str) -> str:
     )
 
 
-def read_file(spark: SparkSession, path: str, kind: str, topic: str | None) -> DataFrame:
-    """The rows of a file or a directory of files. Raises ``SourceError``, also for columns that no message has."""
+def read_file(spark: SparkSession, path: str, kind: str, options: Options) -> DataFrame:
+    """The rows of a file or a directory of files, under the names that they have there. Raises ``SourceError``, also
+    for columns that no message has."""
     try:
         match kind:
             case "parquet":
-                return _read_parquet(spark, path)
+                return _read_parquet(spark, path, options)
             case "csv":
-                return _read_csv(spark, path, topic)
+                return _read_csv(spark, path, options)
             case "json":
-                return _read_json(spark, path, topic)
+                return _read_json(spark, path, options)
     except spark_errors() as error:
         what = plain_text(error).split("\n")[0].partition(" SQLSTATE")[0]
         raise SourceError(
@@ -61,30 +61,41 @@ def are_texts(kind: str) -> bool:
     return kind != "parquet"
 
 
-def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
+def naive_nanos_error(path: str) -> SourceError:
+    """For a file of pandas whose times have no zone."""
+    return SourceError(
+        f"{path} has times without a time zone.",
+        advice="Name the zone: --tz Europe/Berlin (tz='Europe/Berlin'). Or in pandas: "
+        "frame['deliver_at'].dt.tz_localize('Europe/Berlin').",
+    )
+
+
+def _read_parquet(spark: SparkSession, path: str, options: Options) -> DataFrame:
     from pyspark.sql import functions as F
 
     spark.conf.set(_NANOS_AS_NUMBERS, "false")  # a file before this one may have needed it
     try:
         return spark.read.parquet(path)
     except spark_errors() as error:
-        if "TIMESTAMP(NANOS,false)" in str(error):
-            raise SourceError(
-                f"{path} has times without a time zone.",
-                advice="In pandas: frame['deliver_at'].dt.tz_localize('Europe/Berlin'), or whatever zone is meant.",
-            ) from None
-        if "TIMESTAMP(NANOS,true)" not in str(error):
+        is_naive = "TIMESTAMP(NANOS,false)" in str(error)
+        if is_naive and options.tz is None:
+            raise naive_nanos_error(path) from None
+        if not is_naive and "TIMESTAMP(NANOS,true)" not in str(error):
             raise
     # What pandas writes by default. Spark reads it as whole numbers, if this is set when the tasks are planned, too.
     spark.conf.set(_NANOS_AS_NUMBERS, "true")
     frame = spark.read.parquet(path)
-    micros = F.expr("(deliver_at + 999) div 1000")
-    is_there = dict(frame.dtypes).get("deliver_at") == "bigint"
-    return frame.withColumn("deliver_at", F.timestamp_micros(micros)) if is_there else frame
+    names = {field: name for name, field in options.rename.items()}
+    name = names.get("deliver_at", "deliver_at")
+    if dict(frame.dtypes).get(name) != "bigint":
+        return frame
+    micros = f"({_quoted(name)} + 999) div 1000"
+    time = f"timestampadd(MICROSECOND, {micros}, timestamp_ntz'1970-01-01')" if is_naive else None
+    return frame.withColumn(name, F.expr(time or f"timestamp_micros({micros})"))
 
 
-def _read_csv(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
-    options: dict[str, Any] = {
+def _read_csv(spark: SparkSession, path: str, options: Options) -> DataFrame:
+    settings: dict[str, Any] = {
         "header": True,
         "multiLine": True,  # bodies may have line ends in them, in quotes: so files are not cut at lines
         "escape": '"',
@@ -92,30 +103,27 @@ def _read_csv(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
         "nullValue": "\0",  # never in a file: so "" is an empty text, and nothing at all is NULL
         "emptyValue": "",
     }
-    names = spark.read.options(**options).csv(path).columns
-    check_columns(dict.fromkeys(names, "string"), topic, are_texts=True)
-    return spark.read.options(columnNameOfCorruptRecord=CORRUPT, **options).csv(path, schema=_texts(names))
+    names = spark.read.options(**settings).csv(path).columns
+    options.check_columns(dict.fromkeys(names, "string"))
+    return spark.read.options(columnNameOfCorruptRecord=CORRUPT, **settings).csv(path, schema=_texts(names))
 
 
-def _read_json(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
-    lines = spark.read.text(path).limit(_LOOKED_AT).collect()
+def _read_json(spark: SparkSession, path: str, options: Options) -> DataFrame:
+    lines = spark.read.text(path).limit(LOOKED_AT_LINES).collect()
     names: dict[str, None] = {}
     for line in lines:
-        names |= dict.fromkeys(_names(line[0]))
-    check_columns(dict.fromkeys(names, "string"), topic, are_texts=True)
+        names |= dict.fromkeys(names_in(line[0]))
+    options.check_columns(dict.fromkeys(names, "string"))
     # A column that comes later in the file counts as well.
-    every = [*names, *(name for name in SINK_COLUMNS if name not in names)]
+    taken = {*names, *options.rename.values()}
+    every = [*names, *(name for name in SINK_COLUMNS if name not in taken)]
     return spark.read.option("columnNameOfCorruptRecord", CORRUPT).json(path, schema=_texts(every))
 
 
-def _names(line: str) -> list[str]:
-    """Which columns a line has; none, if it is no row: that is told of later, with its place."""
-    try:
-        found = msgspec.json.decode(line)
-    except msgspec.MsgspecError:
-        return []
-    return list(found) if isinstance(found, dict) else []
-
-
 def _texts(names: list[str]) -> str:
-    return ", ".join(f"`{name}` string" for name in (*names, CORRUPT))
+    return ", ".join(f"{_quoted(name)} string" for name in (*names, CORRUPT))
+
+
+def _quoted(name: str) -> str:
+    """As SQL of Spark has it."""
+    return f"`{name.replace('`', '``')}`"

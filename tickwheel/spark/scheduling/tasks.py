@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from tickwheel.spark.errors import ScheduleFailed, StagingError
 from tickwheel.spark.scheduling.report import TaskReport
 from tickwheel.spark.scheduling.runs import Gathered
 from tickwheel.spark.writing.columns import Checked, checked
+from tickwheel.spark.writing.zones import zone_of
 from timerlog.bulk.write import Plan, Syncs, TopicPlan, write_segments
 
 RUN_BYTES: Final = 128 * 1024 * 1024
@@ -43,7 +45,8 @@ class Broker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What all tasks of a job know. ``run``: of this call, so that two of one job never write the same files."""
+    """What all tasks of a job know. ``run``: of this call, so that two of one job never write the same files.
+    ``tz``: of times without a zone."""
 
     url: str | None
     topic: str | None
@@ -51,6 +54,12 @@ class Work:
     directory: Path
     run: str
     run_bytes: int = RUN_BYTES
+    tz: str | None = None
+
+    @property
+    def zone(self) -> ZoneInfo | None:
+        """That of ``tz``."""
+        return None if self.tz is None else zone_of(self.tz)
 
 
 @dataclass(slots=True)
@@ -112,7 +121,7 @@ class Task:
         return self.report
 
     def _add(self, batch: Any) -> None:
-        found = checked(batch, self.work.topic)
+        found = checked(batch, self.work.topic, self.work.zone)
         self._check_sizes(found)
         self._gathered.add(found)
         self.report.refuse(batch, found, self.partition, self.work.topic)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from tickwheel.protocol.limits import (
 from tickwheel.spark.writing.headers import packed_headers
 from tickwheel.spark.writing.moments import NAIVE, NUMBER, UNREADABLE, parse_moments
 from tickwheel.spark.writing.reasons import CORRUPT, NUMBERS
+from tickwheel.spark.writing.zones import instants
 
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 #: Types that each column may have, as Spark spells them.
@@ -39,6 +41,7 @@ SINK_COLUMNS: Final[dict[str, frozenset[str]]] = {
     "topic": frozenset({"string"}),
     "order_key": frozenset({"string"}),
 }
+_NEEDED: Final = ("deliver_at", "body")
 _SHOWN: Final = 80
 _NO_TEXT: Final = "\ufffd"
 
@@ -75,28 +78,38 @@ class Checked:
         self.reasons[rows & (self.reasons == 0)] = NUMBERS[code]
 
 
-def check_columns(columns: Mapping[str, str], topic: str | None, *, are_texts: bool = False) -> None:
+def check_columns(
+    columns: Mapping[str, str], topic: str | None, *, are_texts: bool = False, has_zone: bool = False
+) -> None:
     """``columns``: names and types as Spark spells them. ``are_texts``: they come from a file that has only texts.
-    Raises ``SourceError``, which names everything that is wrong."""
+    ``has_zone``: times without a zone have been given one. Raises ``SourceError``, which names everything that is
+    wrong."""
     problems, advice = [], []
     unknown = [name for name in columns if name not in SINK_COLUMNS]
     if unknown:
         problems.append(f"A message has no column {', '.join(map(repr, unknown))}.")
-        advice.append(f"Rename or leave out columns: a message has {', '.join(SINK_COLUMNS)}.")
+        wanted = next((name for name in SINK_COLUMNS if name in _NEEDED and name not in columns), "key")
+        advice.append(
+            f"Rename columns (bulk scheduling: --rename {unknown[0]}={wanted}) or leave them out: a message has "
+            f"{', '.join(SINK_COLUMNS)}."
+        )
     if any(mark in name for name in unknown for mark in ";\t|"):
         advice.append("The columns of a CSV file have commas between them.")
     for name, kind in columns.items():
         if name in unknown:
             continue
-        if kind == "timestamp_ntz":
+        if kind == "timestamp_ntz" and name == "deliver_at":
+            if has_zone:
+                continue
             problems.append(f"The times of {name} have no time zone.")
-            advice.append("Cast them to timestamp, in a session with the zone that they are meant in.")
+            advice.append(
+                "Cast them to timestamp, in a session with the zone that they are meant in; bulk scheduling takes the "
+                "zone with --tz Europe/Berlin (tz='Europe/Berlin')."
+            )
         elif kind not in SINK_COLUMNS[name] and not (are_texts and kind == "string"):
             problems.append(f"The column {name} is {kind}: use {one_of(SINK_COLUMNS[name])}.")
     problems += [
-        f"There is no column {name}: each message needs one."
-        for name in ("deliver_at", "body")
-        if name not in columns
+        f"There is no column {name}: each message needs one." for name in _NEEDED if name not in columns
     ]
     if "topic" not in columns and topic is None:
         problems.append("There is no topic.")
@@ -113,15 +126,15 @@ def one_of(kinds: frozenset[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def checked(batch: Any, topic: str | None) -> Checked:
-    """The columns of a batch; ``topic``: of rows that name none."""
+def checked(batch: Any, topic: str | None, zone: ZoneInfo | None = None) -> Checked:
+    """The columns of a batch; ``topic``: of rows that name none; ``zone``: of times that name none."""
     column = {name: batch.column(name) for name in batch.schema.names}
     broken: dict[str, Mask] = {}
     for name in column.keys() - {"body", CORRUPT}:
         column[name], broken[name] = _without_broken(column[name])
     rows = batch.num_rows
     topics, topic_of, no_topic = _topics(column.get("topic"), topic, rows)
-    times_ms, time_reasons = _times(column["deliver_at"])
+    times_ms, time_reasons = _times(column["deliver_at"], zone)
     found = Checked(
         reasons=np.zeros(rows, np.uint8),
         deliver_at_ms=times_ms,
@@ -237,16 +250,18 @@ def _topics(
     return names, of, none if default is not None else ~valid(column)
 
 
-def _times(column: Any) -> tuple[npt.NDArray[np.int64], dict[str, Mask]]:
+def _times(column: Any, zone: ZoneInfo | None) -> tuple[npt.NDArray[np.int64], dict[str, Mask]]:
     """Milliseconds, and which rows have none that can be read."""
     if pa.types.is_timestamp(column.type):
         micros = np.asarray(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).fill_null(0))
+        if column.type.tz is None and zone is not None:
+            micros = instants(micros, zone)
         # A message is never early: what lies within a millisecond is due when it is over.
         return -(-micros // 1_000), {}
     if pa.types.is_integer(column.type):
         times_ms = np.asarray(column.cast(pa.int64()).fill_null(0), np.int64)
         return times_ms, {"seconds_time": valid(column) & _are_seconds(times_ms)}
-    times_ms, states = parse_moments(column)
+    times_ms, states = parse_moments(column, zone)
     return times_ms, {
         "naive_time": states == NAIVE,
         "unreadable_time": states == UNREADABLE,

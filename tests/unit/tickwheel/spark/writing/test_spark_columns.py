@@ -18,6 +18,7 @@ from tickwheel.spark.writing.columns import check_columns, checked, shown
 from tickwheel.spark.writing.headers import packed_headers
 from tickwheel.spark.writing.moments import GOOD, NAIVE, NUMBER, UNREADABLE, parse_moment, parse_moments
 from tickwheel.spark.writing.reasons import CODES, CORRUPT, REASONS
+from tickwheel.spark.writing.zones import zone_of
 
 AT = 1_935_403_200_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -233,3 +234,57 @@ def test_bytes_of_a_text_file_that_are_no_utf8() -> None:
     assert codes(checked(batch(**columns), "t")) == ["", "", ""], "a DataFrame means what it says"
     found = checked(batch(**columns, **{CORRUPT: pa.nulls(3, pa.string())}), "t")
     assert codes(found) == ["", "unreadable_row", "unreadable_row"]
+
+
+BERLIN = zone_of("Europe/Berlin")
+
+
+def test_times_without_a_zone_are_in_the_zone_that_is_named() -> None:
+    texts = [
+        "2031-05-01T09:00:00", "2031-12-01 09:00", "2031-05-01", "2031-05-01T09:00:00.0000001", "2031-05-01T09:00Z",
+        "1988150400000", "2031-05-01T09:00:00,5", "nonsense", None,
+    ]  # fmt: skip
+    rows = batch(deliver_at=pa.array(texts, pa.string()), body=[b""] * len(texts))
+    found = checked(rows, "t", BERLIN)
+    assert codes(found) == [*[""] * 7, "unreadable_time", "no_time"]
+    expected = [
+        datetime(2031, 5, 1, 7, tzinfo=UTC), datetime(2031, 12, 1, 8, tzinfo=UTC),
+        datetime(2031, 4, 30, 22, tzinfo=UTC), datetime(2031, 5, 1, 7, 0, 0, 1_000, tzinfo=UTC),
+        datetime(2031, 5, 1, 9, tzinfo=UTC),
+        datetime(2033, 1, 1, tzinfo=UTC), datetime(2031, 5, 1, 7, 0, 0, 500_000, tzinfo=UTC),
+    ]  # fmt: skip
+    assert found.deliver_at_ms.tolist()[:7] == [round(one.timestamp() * 1_000) for one in expected]
+    assert codes(checked(rows, "t"))[:4] == ["naive_time"] * 4
+    zoned = batch(deliver_at=pa.array(texts[:1], pa.string()), body=[b""])
+    assert codes(checked(zoned, "t", BERLIN)) == [""]
+
+
+def test_hours_that_come_twice_or_are_skipped() -> None:
+    """In 2031 clocks are put forward on 30 March and back on 26 October, at 01:00 UTC."""
+    local = [datetime(2031, 10, 26, 2, 30), datetime(2031, 3, 30, 2, 30), datetime(2031, 3, 30, 3, 0)]
+    meant = [
+        datetime(2031, 10, 26, 0, 30, tzinfo=UTC), datetime(2031, 3, 30, 1, 30, tzinfo=UTC),
+        datetime(2031, 3, 30, 1, 0, tzinfo=UTC),
+    ]  # fmt: skip
+    expected = [round(one.timestamp() * 1_000) for one in meant]
+    for column in (pa.array(local, pa.timestamp("us")), pa.array([one.isoformat() for one in local])):
+        found = checked(batch(deliver_at=column, body=[b""] * 3), "t", BERLIN)
+        assert found.deliver_at_ms.tolist() == expected
+    zoned = pa.array(meant, pa.timestamp("us", "UTC"))
+    found = checked(batch(deliver_at=zoned, body=[b""] * 3), "t", BERLIN)
+    assert found.deliver_at_ms.tolist() == expected, "what has a zone keeps it"
+
+
+def test_far_times_in_a_zone() -> None:
+    far = pa.array([-(1 << 62), 1 << 62, None], pa.int64()).cast(pa.timestamp("us"))
+    found = checked(batch(deliver_at=far, body=[b""] * 3), "t", BERLIN)
+    assert codes(found) == ["bad_time", "bad_time", "no_time"]
+    none = batch(deliver_at=pa.array([], pa.timestamp("us")), body=pa.array([], pa.binary()))
+    assert codes(checked(none, "t", BERLIN)) == []
+
+
+@pytest.mark.parametrize("name", ["Mars", "", "../etc/passwd", None, 7])
+def test_no_zone(name: object) -> None:
+    with pytest.raises(SourceError, match=r"tz is|no time zone") as caught:
+        zone_of(name)
+    assert "Europe/Berlin" in caught.value.advice

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tickwheel.outbox.database import Database, InDatabase
+from tickwheel.outbox.json_bodies import NOTHING, body_or_json
 from tickwheel.outbox.keys import data, leases, queues
 from tickwheel.outbox.keys.encoding import (
     Key,
@@ -35,6 +36,7 @@ from tickwheel.outbox.keys.tables import Tables, check_name, check_tables, creat
 from tickwheel.outbox.transactions import Transaction, require_transaction
 
 if TYPE_CHECKING:
+    from msgspec import UnsetType
     from sqlalchemy.engine import URL, Engine
 
 
@@ -116,8 +118,17 @@ class KeySpace(InDatabase):
 
     # -- messages --
 
-    def send(self, connection: Transaction, key: Key, value: bytes, *, sender: Key | None = None) -> None:
-        """Sends a message to the key's inbox, where the dispatcher puts it after the commit, exactly once.
+    def send(
+        self,
+        connection: Transaction,
+        key: Key,
+        value: bytes | UnsetType = NOTHING,
+        *,
+        sender: Key | None = None,
+        json: object = NOTHING,
+    ) -> None:
+        """Sends a message to the key's inbox, where the dispatcher puts it after the commit, exactly once. ``json``:
+        what JSON can express, in place of a value.
 
         It goes through the outbox of the range that ``sender`` is in (the key itself, if none is given). Messages of
         one sender to one key arrive in the order of their timestamps, which are the database's.
@@ -125,7 +136,8 @@ class KeySpace(InDatabase):
         connection = require_transaction(connection)
         recipient = key_bytes(key)
         from_key = recipient if sender is None else key_bytes(sender)
-        queues.send(connection, self._tables, recipient, value_bytes(value), from_key)
+        sent = value_bytes(body_or_json(value, json, "value"))
+        queues.send(connection, self._tables, recipient, sent, from_key)
 
     def execute(self, connection: Transaction, operation: Operation, *, sender: Key | None = None) -> None:
         """Has the executor execute an operation after the commit, exactly once.

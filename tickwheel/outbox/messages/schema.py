@@ -79,7 +79,7 @@ def adopt(database: Database, connection: Connection, name: str, settings: Messa
     """Makes a table of the user's own a message table: checks it, and writes settings where they are given."""
     if not sa.inspect(connection).has_table(name):
         raise TableMissing(f"There is no table {name}.")
-    table = _reflect(connection, name)
+    table = reflected(connection, name)
     _check_columns(database.kind, table)
     check_widths(database.kind, table)
     if settings is not None:
@@ -120,7 +120,7 @@ def _notify(database: Database, connection: Connection, schema: Schema) -> None:
 def set_comment(database: Database, connection: Connection, name: str, settings: MessageSettings) -> None:
     """Replaces the settings of a table; they count at once for all who stream it. Raises BadTable before anything is
     changed: MariaDB would not roll it back."""
-    table = _reflect(connection, name)
+    table = reflected(connection, name)
     _check_columns(database.kind, table)
     _streamed(table, settings)
     if database.kind != "sqlite":
@@ -176,7 +176,7 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
         settings = parse_comment(_comment(database, connection, name), name)
     except NoSuchTableError:  # dropped in between
         raise TableMissing(f"There is no table {name}.") from None
-    table = _reflect(connection, name)
+    table = reflected(connection, name)
     _check_columns(database.kind, table)
     for narrow in narrow_columns(database.kind, table):
         logger.warning("%s: a message table with this column would not be adopted: %s", name, narrow)
@@ -188,17 +188,23 @@ def load(database: Database, connection: Connection, name: str) -> Schema:
 
 _JSON_OF_MARIADB: Final = re.compile(r"json_valid\(`(.+)`\)?")
 """What its type JSON is: a text, and a check."""
+_CHECKS_OF_MARIADB: Final = sa.text(
+    "select check_clause from information_schema.check_constraints "
+    "where constraint_schema = coalesce(:schema, database()) and table_name = :name"
+)
 
 
-def _reflect(connection: Connection, name: str) -> sa.Table:
+def reflected(connection: Connection, name: str, schema: str | None = None) -> sa.Table:
+    """A table as the database has it. Raises TableMissing."""
     try:
-        table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+        table = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
         raise TableMissing(f"There is no table {name}.") from None
-    if connection.dialect.name in ("mysql", "mariadb"):
-        for check in sa.inspect(connection).get_check_constraints(name):
-            found = _JSON_OF_MARIADB.fullmatch(check["sqltext"].strip("()"))
-            if found is not None:
+    if connection.dialect.name in ("mysql", "mariadb") and getattr(connection.dialect, "is_mariadb", False):
+        # SQLAlchemy tells of checks of tables only, and MariaDB's of a type JSON is one of a column.
+        for (clause,) in connection.execute(_CHECKS_OF_MARIADB, {"name": name, "schema": schema}):
+            found = _JSON_OF_MARIADB.fullmatch(clause.strip("()"))
+            if found is not None and found[1] in table.c:
                 table.c[found[1]].type = sa.JSON()
     return table
 

@@ -15,6 +15,7 @@ from tickwheel.client.times import Delay, Moment, moment_ms, wait_ms
 from tickwheel.client.waiting.backoff import chance
 from tickwheel.outbox.database import now_ns, savepoint
 from tickwheel.outbox.errors import BadTable
+from tickwheel.outbox.json_bodies import NOTHING, json_row
 from tickwheel.outbox.messages import schema as schemas
 from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.candidates import RESERVED_SHARE, Candidates
@@ -124,6 +125,7 @@ class MessageTable(TableForm):
         delay: Delay | None = None,
         delay_ms: int | None = None,
         priority: int | None = None,
+        json: object = NOTHING,
         **values: Any,
     ) -> Any:
         """Inserts one message in the caller's transaction, and returns its id. It counts when that commits.
@@ -131,8 +133,10 @@ class MessageTable(TableForm):
         ``connection``: a SQLAlchemy Connection or Session, Django's connection, or one of the database's driver.
         ``values``: the user's columns (and ``id`` if it does not count up). ``deliver_at``: an aware datetime or epoch
         ms; ``delay``: a timedelta; ``delay_ms``: milliseconds; none: now. ``priority``: lower goes first, usually 50.
+        ``json``: what JSON can express, for the column ``message`` (or ``body``). A column ``content-type``, if there
+        is one, says so.
         """
-        row = self._row(values, priority)
+        row = self._row(values if json is NOTHING else json_row(self.table, values, json), priority)
         row.setdefault("time_next", self._due(deliver_at, delay, delay_ms))
         with joined(connection, self.database) as one, values_refused(self.name):
             made = one.execute(sa.insert(self.table).values(row)).inserted_primary_key

@@ -27,11 +27,13 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
+from msgspec import UnsetType
 from sqlalchemy.engine import URL, Engine
 
 from tickwheel.client.checks import encoded, shown, whole_or_none
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.outbox.database import Database, InDatabase
+from tickwheel.outbox.json_bodies import NOTHING, body_or_json
 from tickwheel.outbox.queue import table as queue_table
 from tickwheel.outbox.queue.consumer import QueueConsumer
 from tickwheel.outbox.queue.holding import Holding
@@ -65,12 +67,15 @@ class Queue(InDatabase):
         with self.database.reading() as connection:
             queue_table.check(connection, self.sql.table)
 
-    def put(self, connection: Transaction, body: Body) -> int:
+    def put(
+        self, connection: Transaction, body: Body | UnsetType = NOTHING, *, json: object = NOTHING
+    ) -> int:
         """Adds a message in the transaction of ``connection``, and returns its id. It counts when that commits.
 
-        Raises NotInTransaction, TableMissing; BadArgument for a body that is neither bytes nor str.
+        ``json``: what JSON can express, in place of a body. Raises NotInTransaction, TableMissing; BadArgument for a
+        body that is neither bytes nor str, for both or none of the two, and for what cannot be JSON.
         """
-        return self.sql.put(connection, (body,))[0]
+        return self.sql.put(connection, (body_or_json(body, json),))[0]
 
     def put_many(self, connection: Transaction, bodies: Iterable[Body]) -> list[int]:
         """Adds messages, and returns their ids, which are in the order of the bodies; otherwise as ``put``."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.exc import DBAPIError
 
 from tickwheel.client.checks import listed, seconds, seconds_or_none, text, whole
 from tickwheel.client.client import Client
@@ -26,7 +26,7 @@ from tickwheel.client.url import Urls
 from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.outbox.database import Database, open_database
 from tickwheel.outbox.errors import BadTable, OutboxError, TableMissing
-from tickwheel.outbox.messages.schema import load
+from tickwheel.outbox.messages.schema import load, reflected
 from tickwheel.outbox.messages.table import MessageTable
 from tickwheel.outbox.relay.batch import BatchMover, Outcome, RelayStats
 from tickwheel.outbox.relay.ledger import Ledger
@@ -292,6 +292,6 @@ def _reflected(
         else:
             return found.table, found.columns
     try:
-        return sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=connection), None
-    except NoSuchTableError:
+        return reflected(connection, plain, schema or None), None
+    except TableMissing:
         raise TableMissing(f"There is no table {name!r}.") from None

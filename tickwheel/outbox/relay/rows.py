@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from tickwheel.client.columns import (
+    JSON_HEADERS,
     check_name,
     encode_one_body,
     encode_one_headers,
@@ -22,6 +23,7 @@ from tickwheel.client.columns import (
     encode_one_order_key,
 )
 from tickwheel.outbox.errors import BadTable
+from tickwheel.outbox.json_bodies import BODY_COLUMNS
 from tickwheel.outbox.sequence import SEQUENCE
 from tickwheel.protocol.errors import BadTime, BadTopicName, KeyTooLong
 from tickwheel.protocol.limits import DEFAULT_PRIORITY, MAX_KEY_BYTES, MAX_PRIORITY, MAX_TIME_MS
@@ -33,7 +35,6 @@ BOOKKEEPING: Final = ("priority", "epoch", "time_next", "time_acked", SEQUENCE)
 """The columns of a message table that are no part of its messages."""
 OWN_TOPICS: Final = "tickwheel."
 """How the names of topics begin that are Tickwheel's own."""
-_BODIES: Final = ("message", "body")
 _NS_A_MS: Final = 1_000_000
 _SUFFIX_BYTES: Final = 32
 """What a key leaves free for a name that is used a second time."""
@@ -104,10 +105,13 @@ class RowReader:
         chosen = user if columns is None else list(columns)
         _check_columns(table, chosen)
         if body is None:
-            body = next((name for name in _BODIES if name in chosen), None)
+            body = next((name for name in BODY_COLUMNS if name in chosen), None)
         named = [name for name in (body, order_key, key, topic) if name is not None]
         _check_columns(table, [*named, *(headers or ())])
         self.body = body
+        self._is_json = body is not None and isinstance(table.c[body].type, sa.JSON)
+        # Who chose the headers has chosen these; a table without a body becomes an object that has none.
+        self._says_json = self._is_json and headers is None
         self.order_key = order_key
         self.key = key
         self.topic = topic
@@ -138,7 +142,7 @@ class RowReader:
             id=row_id,
             time_next=time_next,
             body=self._body(named),
-            headers={name: _plain(named[name]) for name in self.headers} or None,
+            headers=self._headers(named),
             order_key=None if order_key in (None, "", b"") else text_of(order_key),
             priority=DEFAULT_PRIORITY if priority is None else min(max(int(priority), 0), MAX_PRIORITY),
             deliver_at_ms=max(0, -(-time_next // _NS_A_MS)),  # rounded up: never early
@@ -147,14 +151,20 @@ class RowReader:
             topic="" if topic is None else text_of(topic),
         )
 
+    def _headers(self, named: Mapping[str, Any]) -> dict[str, Any] | None:
+        said = JSON_HEADERS if self._says_json else {}
+        return {**said, **{name: _plain(named[name]) for name in self.headers}} or None
+
     def _body(self, named: Mapping[str, Any]) -> bytes:
         if self.body is None:
             return msgspec.json.encode({name: named[name] for name in self._chosen}, enc_hook=str)
         value = named[self.body]
-        if value is None:
+        if value is None and not self._is_json:
             return b""
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
+        if self._is_json:
+            return msgspec.json.encode(value, enc_hook=str)
         return value.encode() if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str)
 
 

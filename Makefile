@@ -14,6 +14,7 @@ SANITIZED := build/sanitize
 CONTRACT := .venv-contract
 ROCKETMQ := .venv-rocketmq
 CELERY := .venv-celery
+BOUNDS := build/bounds
 
 # A warning of the compiler ends the build here, and not on the machines of users.
 export TICKWHEEL_WERROR := 1
@@ -38,6 +39,7 @@ TEST_JOBS ?= $(shell nproc)
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 CONTRACT_ARGS ?=
+BOUNDS_ARGS ?=
 CELERY_ARGS ?=
 FUZZ_SECONDS ?= 60
 HOURS ?= 6
@@ -174,6 +176,18 @@ rocketmq-diff: $(VENV)/.dev $(VENV)/.compiled $(ROCKETMQ)/.created ## Compare wh
 .PHONY: django-suite
 django-suite: $(VENV)/.installed $(VENV)/.compiled ## Run Django's own tests of tasks with Tickwheel's backend (Python 3.12)
 	$(BIN)/python -m tests.interop.django.run $(TEST_ARGS)
+
+# Each environment has nothing but Tickwheel, an extra, and the releases that are asked for, so uv makes them: pip has no lowest releases.
+.PHONY: bounds
+bounds: $(VENV)/.dev $(VENV)/.compiled $(BOUNDS)/.created ## Try the lowest and the newest releases of all dependencies that pyproject.toml allows (BOUNDS_ARGS="spark web")
+	$(BIN)/python -m tests.support.run.bounds lowest --uv $(BOUNDS)/uv/bin/uv $(BOUNDS_ARGS)
+	$(BIN)/python -m tests.support.run.bounds newest --uv $(BOUNDS)/uv/bin/uv $(BOUNDS_ARGS)
+
+$(BOUNDS)/.created:
+	@echo "Making a virtual environment in $(BOUNDS)/uv: about 60 MB."
+	@python3 -m venv $(BOUNDS)/uv
+	@$(BOUNDS)/uv/bin/pip --disable-pip-version-check --quiet install 'uv>=0.5,<1'
+	@touch $@
 
 .PHONY: vendor
 vendor: $(VENV)/.dev ## Fetch the scripts of others that the dashboard has, and compare them with what was written down (npm)

@@ -27,9 +27,10 @@ from typing import Final
 ROOMS: Final[dict[str, Sequence[str]]] = {
     "": ("tickwheel.client", "tickwheel.sync", "tickwheel.testing", "timerlog", "tickwheel_broker"),
     "query": ("timerlog.query", "duckdb", "pyarrow"),
+    "flight": ("tickwheel_flight.server", "tickwheel.arrow.network", "pyarrow.flight"),
     "spark": ("tickwheel.spark", "pyspark.sql", "matplotlib.pyplot"),
     "server": ("tickwheel_broker.monitoring", "tickwheel_broker.security"),
-    "push": ("tickwheel_push", "tickwheel_cli.running"),
+    "push": ("tickwheel_push", "tickwheel_cli.beside"),
     "work": ("tickwheel.worker", "tickwheel_cli.working"),
     "rocketmq": ("tickwheel_gateway",),
     "celery": ("tickwheel.celery",),

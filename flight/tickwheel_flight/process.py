@@ -33,8 +33,8 @@ from tickwheel_flight.reading import Reading
 from tickwheel_flight.server import FlightServer
 from tickwheel_flight.turns import Turns
 
-DRAIN_S: Final = 5.0
-"""So long streams may take to notice that the process ends; who stands still would keep it for ever."""
+DRAIN_S: Final = 1.0
+"""So long streams may take to notice that the process ends, or listens anew: less than the broker waits for it."""
 _CONNECT_S: Final = 10.0
 _STREAMS_A_CORE: Final = 4
 
@@ -103,23 +103,33 @@ def serve(serving: Serving, ready: Callable[[str], None]) -> None:
     turns = Turns(serving.streams or _STREAMS_A_CORE * cores)
     callers = Callers(partial(log_in, serving.url))
     directory = Directory(serving.directory)
-    place, tls = serving.place, _tls(serving)
-    while True:
+    left: list[FlightServer] = []
+    reading = Reading(directory, turns)
+    server = _listen(serving.place, reading, callers, _tls(serving))
+    place = f"{serving.place.rpartition(':')[0]}:{server.port}"
+    ready(place)
+    while (tls := _next_tls(events, serving)) is not None:
+        reading.stop()
+        if not _shut_down(server):
+            left.append(server)  # gRPC listens no more, and its streams may go on
         reading = Reading(directory, turns)
         server = _listen(place, reading, callers, tls)
-        if place == serving.place:
-            ready(f"{place.rpartition(':')[0]}:{server.port}")
-            place = f"{place.rpartition(':')[0]}:{server.port}"
-        happened = events.get()
-        while happened == "SIGHUP" and (renewed := _renewed(serving)) is None:
-            happened = events.get()
-        reading.stop()
-        _shut_down(server)
-        if happened != "SIGHUP":
-            return
-        assert renewed is not None
-        tls = renewed
         _log.info("certificates are loaded anew")
+    reading.stop()
+    if not _shut_down(server) or left:
+        sys.stdout.flush()
+        os._exit(0)  # a reader that stands still keeps its call open, and nothing of Arrow Flight ends it
+
+
+def _next_tls(events: queue.SimpleQueue[str], serving: Serving) -> dict[str, Any] | None:
+    """Waits for new certificates; None: it is to end. Bad ones are logged, and the old ones stay."""
+    while events.get() == "SIGHUP":
+        if serving.certificate:
+            try:
+                return _tls(serving)
+            except BadCertificate as error:
+                _log.error("the new certificate is not used; the old one stays: %s", error)
+    return None
 
 
 def _listen(place: str, reading: Reading, callers: Callers, tls: dict[str, Any]) -> FlightServer:
@@ -142,26 +152,14 @@ def _try(place: str) -> None:
             probe.listen(1)
 
 
-def _renewed(serving: Serving) -> dict[str, Any] | None:
-    """None: they are bad, or there is no TLS, and all stays as it is."""
-    if not serving.certificate:
-        return None
-    try:
-        return _tls(serving)
-    except BadCertificate as error:
-        _log.error("the new certificate is not used; the old one stays: %s", error)
-        return None
-
-
-def _shut_down(server: FlightServer) -> None:
-    """A reader that stands still keeps its call open, and nothing of Arrow Flight ends it: then the process does."""
+def _shut_down(server: FlightServer) -> bool:
+    """Whether all its calls have ended."""
     closing = threading.Thread(target=server.shutdown, daemon=True)
     closing.start()
     closing.join(DRAIN_S)
     if closing.is_alive():
         _log.warning("readers that stand still are left")
-        sys.stdout.flush()
-        os._exit(0)
+    return not closing.is_alive()
 
 
 def _wait_for_end(events: queue.SimpleQueue[str]) -> None:
@@ -181,8 +179,12 @@ def _tls(serving: Serving) -> dict[str, Any]:
         # OpenSSL says what is wrong with them; gRPC would say nothing, and refuse each connection.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
         found: dict[str, Any] = {"tls_certificates": [(certificate.read_bytes(), key.read_bytes())]}
-        if serving.client_ca:
-            found |= {"verify_client": True, "root_certificates": Path(serving.client_ca).read_bytes()}
     except (OSError, ValueError) as error:
         raise BadCertificate(f"The certificate {certificate} and its key cannot be used: {error}.") from error
+    try:
+        if serving.client_ca:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(serving.client_ca)
+            found |= {"verify_client": True, "root_certificates": Path(serving.client_ca).read_bytes()}
+    except (OSError, ValueError) as error:
+        raise BadCertificate(f"The CA file {serving.client_ca} cannot be used: {error}.") from error
     return found

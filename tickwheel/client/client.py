@@ -210,7 +210,7 @@ class Client(
     def is_limited(self) -> bool:
         """Whether there is something that the broker does not let this client do; False also of an older broker, which
         does not tell. Raises ClientClosed."""
-        return self._session.limits.is_limited
+        return self._session.limits.is_limited is True
 
     @property
     def timeline(self) -> str:
@@ -222,7 +222,8 @@ class Client(
     def flight_url(self) -> str:
         """Where tables are read by Arrow Flight, such as ``grpc://127.0.0.1:7416``, as the broker told when this client
         connected last. Empty: it has no ``tickwheel flight``, or is older. Raises ClientClosed."""
-        return on_host(self._session.limits.flight_url, self._session.nodes.current)
+        found = self._session.limits.flight_url
+        return "" if found is UNSET else on_host(found, self._session.nodes.current)
 
     @property
     def max_body_bytes(self) -> int:

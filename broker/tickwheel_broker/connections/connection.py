@@ -397,8 +397,8 @@ class Connection:
             timeline=parts.timeline,
             probes=True,
             grants=self._grants(),
-            is_limited=self.identity.is_limited,
-            flight_url=told_flight_url(parts.settings),
+            is_limited=self.identity.is_limited or UNSET,
+            flight_url=told_flight_url(parts.settings) or UNSET,
         )
 
     def _grants(self) -> list[str] | UnsetType:

@@ -231,7 +231,7 @@ _OTHERS = {
     ),
     "fetch",  # it is not repeated
     "clients disconnect",  # what it closes is no part of the store
-    *("web", "push", "work"),  # with clients of their own
+    *("web", "push", "work", "flight"),  # with clients of their own
     "gateway credentials add",  # writes a file
     *("inspect", "backup", "repair", "restore", "serve", "config", "simulate", "bench", "completion", "help"),
     *("tokens", "demo"),  # of files; with a broker of its own

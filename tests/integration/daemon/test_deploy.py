@@ -29,7 +29,7 @@ from tickwheel_broker.monitoring.vitals import STALL_S
 ROOT = Path(__file__).resolve().parents[3]
 UNIT = ROOT / "deploy" / "tickwheel.service"
 PUSH_UNIT = ROOT / "deploy" / "tickwheel-push.service"
-EXTRAS = "server,cluster,web,push,query,rocketmq"
+EXTRAS = "server,cluster,web,push,query,flight,rocketmq"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 MOST_EXPOSED = 2.0
 """Of 10, as `systemd-analyze security` counts."""
@@ -305,7 +305,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A user's folder with modules that are called what our folders are called."""
-    for name in ("broker", "cli", "bench", "gateway", "push", "simulation", "web", "fuzz", "tests"):
+    for name in ("broker", "cli", "bench", "flight", "gateway", "push", "simulation", "web", "fuzz", "tests"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py is the user's own')\n")
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "__init__.py").write_text("raise SystemExit('native/ is the user's own')\n")
@@ -328,6 +328,7 @@ def test_the_wheel_takes_no_name_that_is_not_its_own(installed: Installed) -> No
         "tickwheel_bench",
         "tickwheel_broker",
         "tickwheel_cli",
+        "tickwheel_flight",
         "tickwheel_gateway",
         "tickwheel_native",
         "tickwheel_push",

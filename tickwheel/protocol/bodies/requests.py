@@ -185,8 +185,8 @@ class HelloOk(Answer, frozen=True):
     grants: list[str] | UnsetType = (
         UNSET  #: what the client may do; unset: everything, or more than is told, or the broker is older
     )
-    is_limited: bool = False  #: there is something that the client may not do
-    flight_url: str = ""  #: of Arrow Flight; without a host: where this broker is. Empty: nowhere
+    is_limited: bool | UnsetType = UNSET  #: there is something that the client may not do
+    flight_url: str | UnsetType = UNSET  #: of Arrow Flight; without a host: where this broker is
 
 
 class Pong(Answer, frozen=True):

@@ -138,7 +138,6 @@ class Reading:
     def _seen(self, command: Command, granted: Granted) -> tuple[ReadOptions, Offline]:
         _check_any(granted)
         options = command.options(self._directory.path)
-        wanted_types(options)
         _, offline = self._directory.now(is_committed=command.committed)
         return options, offline
 
@@ -234,7 +233,6 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
             )
         messages = split_messages([offline], rows, list(options.filters), cores)
         return [(one.first_id, one.end_id) for one in messages]
-    wanted_types(options)
     if command.start is None:
         events = all_events([offline])
     else:

@@ -15,6 +15,7 @@ import pyarrow.flight as fl
 
 from tickwheel.arrow.columns import TableName
 from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.network import FIRST_OFFSET, LAST_OFFSET
 from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
 from tickwheel.protocol.grants import Granted
 from tickwheel_flight.callers import Callers
@@ -22,8 +23,6 @@ from tickwheel_flight.commands import Command, parse_command
 from tickwheel_flight.reading import Reading, readable
 from timerlog.errors import StoreError
 
-FIRST_OFFSET: Final = "first_offset"
-LAST_OFFSET: Final = "last_offset"
 _ACTIONS: Final = {
     FIRST_OFFSET: "Where a new query of events begins: a command in, an offset out, both JSON.",
     LAST_OFFSET: "How far events may be read from `start` of a command: a command in, an offset out, both JSON.",

@@ -24,6 +24,9 @@ from tickwheel.client.security import Security, security_of
 from tickwheel.client.url import TcpAddress
 from tickwheel.protocol.errors import NotConnected, TickwheelError, error_class
 
+FIRST_OFFSET: Final = "first_offset"
+LAST_OFFSET: Final = "last_offset"
+"""Actions of a `tickwheel flight`."""
 PATIENCE_S: Final = 20.0
 """So long a process that is started anew is waited for."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -23,14 +24,12 @@ from tickwheel.arrow.event_table import (
     wanted_types,
 )
 from tickwheel.arrow.message_table import MessagesPart, read_messages, split_messages
-from tickwheel.arrow.network import Flights
+from tickwheel.arrow.network import FIRST_OFFSET, LAST_OFFSET, Flights
 from tickwheel.arrow.options import ReadOptions, as_command
 from tickwheel.arrow.places import describe as describe_place
 from tickwheel.arrow.predicates import Predicate, condition
 from tickwheel.protocol.errors import TickwheelError
 from timerlog.readers.describe import Offline
-
-FIRST_OFFSET, LAST_OFFSET = "first_offset", "last_offset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +145,16 @@ class Network:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._command = as_command(options)
-        try:
+        with _with_codes():
             self._flights = Flights.of_broker(
                 options.url, token_file=options.token_file, ca_file=options.ca_file
             )
-        except TickwheelError as error:
-            raise _with_code(error) from None
 
     def columns(self) -> dict[str, str]:
         """See `Tables`. Those that may be read."""
         kinds = COLUMNS[self._options.table]
-        try:
+        with _with_codes():
             return {name: kinds[name] for name in self._flights.schema(self._command).names}
-        except TickwheelError as error:
-            raise _with_code(error) from None
 
     def look(self) -> None:
         """See `Tables`. The tickets say when they were made."""
@@ -181,32 +176,30 @@ class Network:
         return self._planned(start=start, end=end)
 
     def _offset(self, action: str, **more: Any) -> Offset:
-        try:
+        with _with_codes():
             return self._flights.offset(action, self._command | more)
-        except TickwheelError as error:
-            raise _with_code(error) from None
 
     def _planned(self, **more: Any) -> list[Part]:
-        try:
+        with _with_codes():
             planned = self._flights.plan(self._command | more)
-        except TickwheelError as error:
-            raise _with_code(error) from None
         tickets: list[bytes | None] = [*planned.tickets]
         return [TicketPart(ticket) for ticket in tickets or [None]]
 
     def batches(self, part: TicketPart, predicates: list[Predicate]) -> Iterator[Any]:
         """See `Tables`. The ticket says what each row must meet. Raises `DataError`."""
         if part.ticket is not None:
-            try:
+            with _with_codes():
                 yield from self._flights.read(part.ticket)
-            except TickwheelError as error:
-                raise _with_code(error) from None
 
 
-def _with_code(error: TickwheelError) -> DataError:
-    """An error whose code stands in its text, for Spark hands on nothing else."""
-    if isinstance(error, DataError):
-        return error
-    found = DataError(error.message, advice=error.advice)
-    found.code = error.code
-    return found
+@contextmanager
+def _with_codes() -> Iterator[None]:
+    """Raises errors whose codes stand in their texts, for Spark hands on nothing else."""
+    try:
+        yield
+    except DataError:
+        raise
+    except TickwheelError as error:
+        found = DataError(error.message, advice=error.advice)
+        found.code = error.code
+        raise found from None

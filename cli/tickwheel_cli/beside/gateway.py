@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tickwheel.errors import GatewayMissing
-from tickwheel_cli.beside.sockets import inherited
+from tickwheel_cli.beside.sockets import listening
 from tickwheel_cli.shared.failures import CommandError
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import (
@@ -83,6 +82,7 @@ def gateway(
         return
     from tickwheel_broker import logs
     from tickwheel_broker.config.load import load
+    from tickwheel_broker.net.listeners import open_rocketmq_listeners
     from tickwheel_broker.net.open_files import allow_many
 
     if current_session().data is not None:
@@ -99,7 +99,7 @@ def gateway(
         raise GatewayMissing from error
     serving = _serving(settings, ends_with_stdin=ends_with_stdin, is_worker=as_worker)
     allow_many()
-    with _sockets(settings, descriptors) as (sockets, addresses):
+    with listening(settings, descriptors, open_rocketmq_listeners) as (sockets, addresses):
         import trio
 
         if not as_worker:  # that has what the process has that started it
@@ -226,26 +226,6 @@ def _client(url: str | None, token: str) -> Client:
     from tickwheel import Client
 
     return Client(url, name="gateway", token=token) if token else Client(url, name="gateway")
-
-
-@contextmanager
-def _sockets(
-    settings: Settings, descriptors: Sequence[int]
-) -> Iterator[tuple[list[socket.socket], list[str]]]:
-    """And their addresses, as far as they are our own. Raises AddressInUse, CannotListen."""
-    if descriptors:
-        yield [inherited(number) for number in descriptors], []
-        return
-    import trio
-
-    from tickwheel_broker.net.listeners import open_rocketmq_listeners
-
-    opened = trio.run(open_rocketmq_listeners, settings)
-    try:
-        yield [one.socket for one in opened], [one.url for one in opened]
-    finally:
-        for one in opened:
-            one.close()
 
 
 def _announce(addresses: Sequence[str], metrics: Place | None) -> None:

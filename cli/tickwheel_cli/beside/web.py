@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tickwheel.errors import WebMissing
-from tickwheel_cli.beside.sockets import inherited
+from tickwheel_cli.beside.sockets import listening
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 from tickwheel_cli.shared.settings_options import config_file_option, web_options
@@ -55,6 +53,7 @@ def web(config_file: Path | None, descriptors: Sequence[int], *, ends_with_stdin
     from tickwheel_broker import logs
     from tickwheel_broker.background.collector import spare_collector
     from tickwheel_broker.config.load import load
+    from tickwheel_broker.net.listeners import open_web_listeners
     from tickwheel_broker.net.open_files import allow_many, are_scarce
     from tickwheel_broker.net.tls import certificates_of
 
@@ -81,7 +80,7 @@ def web(config_file: Path | None, descriptors: Sequence[int], *, ends_with_stdin
         _announce(urls)
 
     allow_many()
-    with _listeners(settings, descriptors) as (sockets, urls):
+    with listening(settings, descriptors, open_web_listeners) as (sockets, urls):
         serving = Serving(
             max_connections=settings.web_max_connections,
             are_files_scarce=are_scarce,
@@ -115,26 +114,6 @@ def _application(settings: Settings) -> Starlette:
         trusted_from=settings.web_trusted_from.split(),
         trusted_users=settings.web_trusted_users,
     )
-
-
-@contextmanager
-def _listeners(
-    settings: Settings, descriptors: Sequence[int]
-) -> Iterator[tuple[list[socket.socket], list[str]]]:
-    """The sockets, and their URLs as far as they are our own. Raises AddressInUse, CannotListen."""
-    if descriptors:
-        yield [inherited(number) for number in descriptors], []
-        return
-    import trio
-
-    from tickwheel_broker.net.listeners import open_web_listeners
-
-    opened = trio.run(open_web_listeners, settings)
-    try:
-        yield [one.socket for one in opened], [one.url for one in opened]
-    finally:
-        for one in opened:
-            one.close()
 
 
 def _announce(urls: Sequence[str]) -> None:

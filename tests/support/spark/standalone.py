@@ -1,15 +1,20 @@
-"""A standalone cluster of Spark: a master and two workers, each a process, from the pyspark that is installed."""
+"""A standalone cluster of Spark: a master and two workers, each a process, from the pyspark that is installed.
+
+Its processes see the file system of this machine, or have a mount namespace each, in which a directory is empty: then
+they are as far from the broker's data directory as on another machine.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +46,22 @@ class Cluster:
             return found
 
 
+def without(directory: Path) -> list[str]:
+    """What to put before a command so that it finds the directory empty: a mount namespace. Only for root."""
+    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(directory)]
+
+
+def can_hide() -> bool:
+    """Whether this user may make mount namespaces, which most containers forbid."""
+    return shutil.which("unshare") is not None and not subprocess.run(
+        [*without(Path("/mnt")), "true"], stderr=subprocess.DEVNULL, check=False
+    ).returncode
+
+
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[Cluster]:
-    """Starts the cluster, and returns when both workers have found their master. ``folder``: for logs and work."""
+def standalone_cluster(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
+    """Starts the cluster, and returns when both workers have found their master. ``folder``: for logs and work;
+    ``hidden``: a directory that its workers find empty."""
     folder.mkdir(parents=True, exist_ok=True)
     port, page_port = _free_ports(2)
     environment = _environment(folder)
@@ -58,7 +76,8 @@ def standalone_cluster(folder: Path) -> Iterator[Cluster]:
             )
         )
         master = f"spark://127.0.0.1:{port}"
-        processes += [_start_worker(folder, environment, master, host) for host in WORKER_HOSTS]
+        prefix = without(hidden) if hidden else []
+        processes += [_start_worker(folder, environment, master, host, prefix) for host in WORKER_HOSTS]
         workers = [process.pid for process in processes[1:]]
         cluster = Cluster(master, workers, f"http://127.0.0.1:{page_port}/json/")
         _wait_for_workers(cluster, processes, folder)
@@ -131,7 +150,7 @@ def _environment(folder: Path, memory: str = "256m") -> dict[str, str]:
 
 
 def _start_worker(
-    folder: Path, environment: dict[str, str], master: str, host: str
+    folder: Path, environment: dict[str, str], master: str, host: str, prefix: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     work = folder / f"work-{host}"
     return _start(
@@ -140,14 +159,20 @@ def _start_worker(
         "org.apache.spark.deploy.worker.Worker",
         *("--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g"),
         *("--work-dir", str(work), master),
+        prefix=prefix,
     )
 
 
-def _start(log: Path, environment: dict[str, str], main: str, *arguments: str) -> subprocess.Popen[bytes]:
+def _start(
+    log: Path, environment: dict[str, str], main: str, *arguments: str, prefix: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     program = Path(environment["SPARK_HOME"], "bin", "spark-class")
     with log.open("wb") as output:
         return subprocess.Popen(
-            [str(program), main, *arguments], env=environment, stdout=output, stderr=subprocess.STDOUT
+            [*prefix, str(program), main, *arguments],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
 
 

@@ -51,6 +51,8 @@ _LEAST_BATCH_BYTES: Final = 1 << 20
 _EVENT_BYTES: Final = 128
 """Of an event in the log, about."""
 _LEAST_STEP_BYTES: Final = 256 << 10
+_END: Final = object()
+"""No batch is left."""
 ASK_AGAIN_S: Final = 10.0
 """So often a stream asks whether its reader may still read."""
 
@@ -170,7 +172,8 @@ class Reading:
         granted: Granted,
         reader: _Reader,
     ) -> Iterator[Any]:
-        """One batch a turn: who reads slowly, or stands still, keeps nobody from his turn."""
+        """One batch a turn, or one part of the table in which no row passes: who reads slowly, stands still, or looks
+        for what is not there, keeps nobody from a turn."""
         # Not before: of a stream that was never asked for a batch nothing is given back.
         rows = self._enter()
         asked_s = self._now_s()
@@ -180,14 +183,17 @@ class Reading:
                 while True:
                     if self._is_stopping:
                         raise ShuttingDown
+                    if reader.has_left():
+                        return
                     if self._now_s() - asked_s >= ASK_AGAIN_S:
                         asked_s = self._now_s()
                         _check_same(granted, reader.judge(True))
                     with self._turns.turn(reader.has_left), self._snapshots.working(opened), _positions():
-                        batch = next(batches, None)
-                    if batch is None:
+                        batch = next(batches, _END)
+                    if batch is _END:
                         return
-                    yield batch
+                    if batch is not None:
+                        yield batch
         except Left:
             return
         finally:

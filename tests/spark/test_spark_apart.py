@@ -1,4 +1,4 @@
-"""Spark on machines that do not have the broker's data directory: workers and driver in mount namespaces of their own."""
+"""Spark on machines without the data directory: workers and driver have mount namespaces of their own."""
 
 from __future__ import annotations
 

@@ -183,7 +183,9 @@ def read_event_batches(
 ) -> Iterator[Any]:
     """Record batches of the ``columns``, in their order. Raises ``DamagedLog`` when the part cannot be read whole."""
     with closing(Snapshot(offline.description)) as snapshot:
-        yield from scan_events(snapshot, part, columns, predicates, wanted)
+        for batch in scan_events(snapshot, part, columns, predicates, wanted):
+            if batch is not None:
+                yield batch
 
 
 def scan_events(
@@ -193,10 +195,11 @@ def scan_events(
     predicates: list[Predicate],
     wanted: frozenset[int],
 ) -> Iterator[Any]:
-    """The same of a snapshot that is open already."""
+    """The same of a snapshot that is open already. None where no event of a chunk passed: who reads for several
+    readers lets the next reader go on."""
     scan = _EventScan(snapshot, columns, predicates)
     for events in read_events(snapshot.log, part.start, part.end, wanted):
-        yield from scan.batch(events)
+        yield scan.batch(events)
 
 
 class _EventScan:
@@ -216,7 +219,8 @@ class _EventScan:
         self._log = LogColumns(snapshot)
         self._needed = {*columns, *(one.column for one in predicates)}
 
-    def batch(self, events: Events) -> Iterator[Any]:
+    def batch(self, events: Events) -> Any:
+        """The rows of the events that pass the filters; None where no event passes."""
         for group_id, fence in self._fences.items():
             mine = np.flatnonzero((events.group_ids == group_id) & (events.epochs > 0))
             is_own = events.epochs[mine] > fence
@@ -227,12 +231,13 @@ class _EventScan:
         passed = np.ones(len(events), bool)
         for one in self._predicates:
             passed &= one.passes(made[one.column])
+        if not passed.any():
+            return None
         arrays = [made[name] for name in self._columns]
         if not passed.all():
             kept = pa.array(np.flatnonzero(passed))
             arrays = [array.take(kept) for array in arrays]
-        if passed.any():
-            yield pa.RecordBatch.from_arrays(arrays, names=self._columns)
+        return pa.RecordBatch.from_arrays(arrays, names=self._columns)
 
     def _complete(self, events: Events) -> None:
         """Records name some messages by id, others by their number in a topic, which a group gives."""

@@ -32,6 +32,8 @@ _LEAST_ROWS: Final = 1_000_000
 _MOST_ROWS: Final = 5_000_000
 #: What is read from the log for one batch at most, so that a batch of large bodies fits into memory.
 BATCH_BYTES: Final = 32 * 1024 * 1024
+#: A scan says at least so often that nothing passed the filters.
+_STEP_CHUNKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ def read_messages(
 ) -> Iterator[Any]:
     """Record batches of the ``columns``, in their order. Raises ``StoreError``."""
     with closing(Snapshot(offline.description)) as snapshot:
-        yield from scan_messages(snapshot, range(part.first_id, part.end_id), columns, predicates)
+        ids = range(part.first_id, part.end_id)
+        for batch in scan_messages(snapshot, ids, columns, predicates):
+            if batch is not None:
+                yield batch
 
 
 def scan_messages(
@@ -96,7 +101,8 @@ def scan_messages(
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[Any]:
     """The same of a snapshot that is open already. A batch has ``chunk_rows`` rows at most, and ``batch_bytes`` read
-    from the log, unless a single message has more."""
+    from the log, unless a single message has more. None where many rows were read and no row passed: who reads for
+    several readers lets the next reader go on."""
     return _Scan(snapshot, columns, predicates, batch_bytes).batches(ids, chunk_rows)
 
 
@@ -125,17 +131,24 @@ class _Scan:
         directory = pa.array([self._directory])
         if not all(one.passes(directory)[0] for one in self._by_directory):
             return
-        chunks = self._snapshot.chunks(
-            None,
-            with_deliveries=needs_deliveries(self._needed),
-            chunk_rows=chunk_rows,
-            ids=ids,
-            judge=self._judge if self._by_row else None,
-        )
-        for chunk in chunks:
-            table = self._table.table(chunk, self._needed)
-            passed = _all_pass(self._by_delivery, table.num_rows or len(chunk.ids), table.column)
-            yield from self._with_log(chunk, table, passed)
+        end_id = min(ids.stop, len(self._snapshot.rows))
+        for step in spans(self._snapshot.description.gaps, ids.start, end_id, _STEP_CHUNKS * chunk_rows):
+            chunks = self._snapshot.chunks(
+                None,
+                with_deliveries=needs_deliveries(self._needed),
+                chunk_rows=chunk_rows,
+                ids=range(*step),
+                judge=self._judge if self._by_row else None,
+            )
+            is_empty = True
+            for chunk in chunks:
+                table = self._table.table(chunk, self._needed)
+                passed = _all_pass(self._by_delivery, table.num_rows or len(chunk.ids), table.column)
+                for batch in self._with_log(chunk, table, passed):
+                    yield batch
+                    is_empty = False
+            if is_empty:
+                yield None
 
     def _judge(self, ids: Int64Array, rows: Array) -> Mask:
         alone = Chunk(ids, rows, np.zeros(len(ids), np.uint32), np.empty(0, DELIVERY))

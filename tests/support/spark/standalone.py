@@ -53,9 +53,12 @@ def without(directory: Path) -> list[str]:
 
 def can_hide() -> bool:
     """Whether this user may make mount namespaces, which most containers forbid."""
-    return shutil.which("unshare") is not None and not subprocess.run(
-        [*without(Path("/mnt")), "true"], stderr=subprocess.DEVNULL, check=False
-    ).returncode
+    return (
+        shutil.which("unshare") is not None
+        and not subprocess.run(
+            [*without(Path("/mnt")), "true"], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+    )
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,34 @@ def test_streams_are_counted_and_given_back(reading: Reading, monkeypatch: pytes
     begin()
     with pytest.raises(TooManyStreams):
         begin()
+
+
+@table(("name", "least"), [("messages", 11), ("events", 2)])
+def test_who_looks_for_what_is_not_there_takes_many_turns(
+    directory: Path, name: str, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counted(Turns):
+        taken = 0
+
+        @contextmanager
+        def turn(self, has_left: Callable[[], bool]) -> Iterator[None]:
+            self.taken += 1
+            with super().turn(has_left):
+                yield
+
+    monkeypatch.setattr(module, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(module, "_LEAST_ROWS", 2)
+    turns = Counted(1)
+    reading = Reading(Directory(directory), turns)
+    command = Command(table=name, columns=["id"], filters=[["key", "=", "nobody"]])
+    assert rows(reading, command) == []
+    assert turns.taken >= least
+    # Who has gone is not read for.
+    has_left = iter([False] * 4)
+    for ticket in reading.plan(command, ALL).tickets:
+        before = turns.taken
+        assert [*reading.stream(ticket, lambda has_begun: ALL, lambda: next(has_left, True))[1]] == []
+        assert turns.taken - before <= 4
 
 
 def test_the_end_of_the_process_ends_streams(reading: Reading) -> None:

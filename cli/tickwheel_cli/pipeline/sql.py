@@ -13,7 +13,7 @@ from tickwheel_cli.pipeline.options import (
     spark_options,
     tables_of,
 )
-from tickwheel_cli.shared.answers import check_form, print_answer
+from tickwheel_cli.shared.answers import check_form, form_of_options, print_answer
 from tickwheel_cli.shared.session import json_option, security_options, url_option
 
 
@@ -57,7 +57,7 @@ def sql(
     columns = [
         (name, "right" if _is_number(kind) else "left") for name, kind in zip(names, kinds, strict=True)
     ]
-    print_answer(columns, rows[:limit], as_csv=as_csv, truncated=len(rows) > limit)
+    print_answer(columns, rows[:limit], form=form_of_options(as_csv), truncated=len(rows) > limit)
 
 
 def _is_number(kind: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -17,12 +17,17 @@ from tickwheel_cli.shared.tables import Columns, print_table
 from tickwheel_cli.shared.times import format_moment, moment_to_ms
 
 
-def check_form(as_csv: bool, as_arrow: bool = False) -> None:
-    """A usage error for more than one of --json, --csv and --arrow."""
-    given = {"--json": current_session().json, "--csv": as_csv, "--arrow": as_arrow}
-    named = [name for name, is_given in given.items() if is_given]
+def check_form(as_csv: bool, **others: Any) -> None:
+    """A usage error for more than one of --json, --csv and ``others``, which are options by their names."""
+    given = {"json": current_session().json, "csv": as_csv, **others}
+    named = [f"--{name}" for name, is_given in given.items() if is_given]
     if len(named) > 1:
         raise click.UsageError(f"{' and '.join(named)} exclude each other")
+
+
+def form_of_options(as_csv: bool) -> str:
+    """What --json and --csv ask for."""
+    return "json" if current_session().json else "csv" if as_csv else "table"
 
 
 def tell_of_more(*, truncated: bool) -> None:
@@ -31,18 +36,28 @@ def tell_of_more(*, truncated: bool) -> None:
         click.echo("There are more rows than these: add LIMIT, WHERE or --limit.", err=True)
 
 
-def print_answer(columns: Columns, rows: Sequence[Sequence[Any]], *, as_csv: bool, truncated: bool) -> None:
-    """Prints rows, and says on standard error if these are not all."""
+def print_answer(columns: Columns, rows: Sequence[Sequence[Any]], *, form: str, truncated: bool) -> None:
+    """Prints rows as ``table``, ``json`` or ``csv``, and says on standard error if these are not all."""
     names = [name for name, _ in columns]
-    if current_session().json:
-        print_json([dict(zip(names, map(_json_value, row), strict=True)) for row in rows])
-    elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(map(_csv_value, row) for row in rows)
+    if form == "json":
+        print_json(as_objects(names, rows))
+    elif form == "csv":
+        write_csv(sys.stdout, names, rows)
     else:
         print_table(columns, [[_cell(value) for value in row] for row in rows])
     tell_of_more(truncated=truncated)
+
+
+def as_objects(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Rows as JSON has them."""
+    return [dict(zip(names, map(_json_value, row), strict=True)) for row in rows]
+
+
+def write_csv(file: TextIO, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a heading and the rows."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(map(_csv_value, row) for row in rows)
 
 
 def _cell(value: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import pyarrow.ipc
+import pyarrow.parquet
 import pytest
 
 import tickwheel
@@ -270,6 +271,48 @@ def test_cli_limits_and_errors(shell: Shell) -> None:
     assert pyarrow.ipc.open_stream(done.stdout).read_all().to_pydict() == {"key": ["k3"]}
     assert b"more rows" in done.stderr
     shell.run("query", "select 1", "--limit", "0", code=2)
+
+
+def test_cli_writes_files(shell: Shell) -> None:
+    sql = "select key, state, body, time_next from orders order by key"
+    expected = shell.json("query", sql)
+    for name in ("orders.json", "orders.csv", "orders.parquet", "orders.ARROWS"):
+        assert shell.text("query", sql, "--out", name) == ""
+    folder = shell.directory
+    assert json.loads((folder / "orders.json").read_bytes()) == expected
+    assert (folder / "orders.csv").read_text() == shell.text("query", sql, "--format", "csv")
+    (parquet, stream) = (
+        pyarrow.parquet.read_table(folder / "orders.parquet"),
+        pyarrow.ipc.open_stream((folder / "orders.ARROWS").read_bytes()).read_all(),
+    )
+    assert parquet["key"].to_pylist() == [row["key"] for row in expected]
+    assert parquet["time_next"].to_pylist() == stream["time_next"].to_pylist()
+    assert stream["body"].to_pylist() == parquet["body"].to_pylist()
+    # A file is replaced whole or not at all, and nothing stays beside it.
+    done = shell.run("query", sql, "--out", "orders.csv", "--format", "json", "--limit", "2")
+    assert json.loads((folder / "orders.csv").read_bytes()) == expected[:2]
+    assert b"more rows" in done.stderr
+    shell.run("query", "select nothing", "--out", "orders.json", code=1)
+    assert json.loads((folder / "orders.json").read_bytes()) == expected
+    (folder / "link.json").symlink_to("orders.json")
+    shell.run("query", "select 1 as one", "--out", "link.json")
+    assert (folder / "link.json").is_symlink()
+    assert json.loads((folder / "orders.json").read_bytes()) == [{"one": 1}]
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".orders")]
+    # What is no file is written itself.
+    os.mkfifo(folder / "pipe")
+    pipe = os.open(folder / "pipe", os.O_RDWR)
+    shell.run("query", "select 1 as one", "--format", "csv", "--out", "pipe")
+    assert os.read(pipe, 100) == b"one\n1\n"
+    os.close(pipe)
+    for words in (
+        ["--out", "orders.txt"],
+        ["--out", "orders.csv", "--format", "table"],
+        ["--json", "--format", "csv"],
+        ["--out", str(folder)],
+    ):
+        shell.run("query", "select 1", *words, code=2)
+    assert shell.run("query", "select 1", "--out", "nowhere/orders.csv", code=None).returncode != 0
 
 
 def test_cli_on_a_directory(tmp_path: Path) -> None:

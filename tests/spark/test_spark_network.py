@@ -105,3 +105,21 @@ def test_questions_of_the_command_line(
     assert "give one of them" in str(both.exception)
     neither = pipeline("sql", "select 1", catch=True)
     assert "--url" in str(neither.exception)
+
+
+def test_the_doctor_looks_at_driver_and_executors(
+    pipeline: Pipeline, guarded: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, token = guarded
+    monkeypatch.setenv("TICKWHEEL_TOKEN_FILE", str(token))
+    found = json.loads(pipeline("doctor", "--url", url, "--json").stdout)
+    assert [one["name"] for one in found if one["name"] != "java"] == ["pyspark", "driver", "job", "executor"]
+    assert all(one["ok"] for one in found), found
+    for one in found[-1], found[-3]:
+        assert "may query a.*; a stream of" in one["detail"]
+        assert "the broker does not tell its clock" in one["detail"]
+    token.write_text("twk_wrong_token")
+    refused = pipeline("doctor", "--url", url, "--json", catch=True)
+    (driver,) = (one for one in json.loads(refused.stdout) if one["name"] == "driver")
+    assert not driver["ok"]
+    assert "twk_" not in driver["detail"].replace("twk_…", "")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.errors import NotConnected
 from tickwheel.spark.doctor import Check, examine
 from tickwheel.spark.errors import JavaMissing
+from tickwheel.spark.reach import CLOCK_LIMIT_MS, Reach, worst_of_hosts
 from tickwheel_cli.main import root
 
 
@@ -134,6 +136,33 @@ def test_a_job_that_fails_is_a_check_that_fails(monkeypatch: pytest.MonkeyPatch)
     checks = examine("local[1]", fails)  # type: ignore[arg-type]
     assert [one.ok for one in checks][:2] == [True, True]
     assert checks[2] == Check("job", False, "Java went away. Bring it back.")
+
+
+def test_a_broker_that_cannot_be_read_is_told_of_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*words: Any, **more: Any) -> None:
+        raise AssertionError("a session was opened")
+
+    monkeypatch.setattr("tickwheel_cli.pipeline.doctor.open_spark", never)
+    words = ["pipeline", "doctor", "--url", "tickwheel://127.0.0.1:1", "--json"]
+    done = CliRunner().invoke(root, words)
+    assert done.exit_code == 1
+    found = {one["name"]: one for one in json.loads(done.stdout)}
+    assert not found["driver"]["ok"]
+    assert "127.0.0.1:1" in found["driver"]["detail"]
+    assert "job" not in found
+
+
+def test_the_worst_of_each_host_is_shown() -> None:
+    well = Reach("a", "v", query="all topics", clock_ms=3, rows=10, bytes=100, seconds=0.5)
+    slow = replace(well, rows=4)
+    late = replace(well, host="b", clock_ms=-CLOCK_LIMIT_MS - 1)
+    blind = replace(well, host="b", error="No way.", rows=0, seconds=0.0)
+    assert worst_of_hosts([well, slow, late, blind, late]) == [slow, blind]
+    assert slow.told() == (
+        "a: v; may query all topics; a stream of 8 rows/s, 0 MB/s; the clock is 3 ms ahead of the broker's"
+    )
+    assert "1001 ms behind the broker's: set it" in late.told()
+    assert [one.is_well for one in (well, slow, late, blind)] == [True, True, False, False]
 
 
 SUMMARY: dict[str, Any] = {

@@ -24,7 +24,7 @@ from tickwheel_bench.dramatiq import comparison as dramatiq_comparison
 from tickwheel_bench.load import blocking, lateness, overload, push, shaping, throughput
 from tickwheel_bench.rocketmq import comparison
 from tickwheel_bench.rocketmq import idle as rocketmq_idle
-from tickwheel_bench.spark import archive, bulk, reading
+from tickwheel_bench.spark import archive, bulk, flight, reading
 from tickwheel_bench.storage import purge, query, storage, takeover
 from tickwheel_bench.web import dashboard, http
 
@@ -69,6 +69,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "purge": ("5,000,000 acked: targets < 5 % of the disk left, p99 < 20 ms meanwhile", purge.purge),
     "bulk": ("10,000,000 rows by Spark: targets 2 x Parquet, 3 x sending, adopted in < 2 s", bulk.bulk),
     "reading": ("10,000,000 rows by Spark: targets 1 x Parquet filtered, 0.5 x whole", reading.reading),
+    "flight": (
+        "the same by Arrow Flight: targets 0.75 x in place, 0.9 x Parquet filtered, four readers < 2 ms later",
+        flight.flight,
+    ),
     "outbox": (
         "messages in a database: targets 2 x people's loops, 0.1 x their p99, < 1 statement/s",
         outbox.outbox,

@@ -35,19 +35,10 @@ def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float)
     assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
     parquet = str(directory.parent / "messages")
     _ours(spark, directory).write.parquet(parquet)
-    since_ms = start_ms + hours * HOUR_MS * 9 // 10
-    queries: dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]] = {
-        "filtered_aggregate": (_filtered(since_ms), lambda frame: _aggregate(frame, since_ms)),
-        "full_scan_7_columns": ({"columns": SCANNED}, lambda frame: _scan(frame.select(*SCANNED.split(",")))),
-        "full_scan_with_body": (
-            {"columns": f"{SCANNED},body"},
-            lambda frame: _scan(frame.select(*SCANNED.split(","), "body")),
-        ),
-    }
     figures: dict[str, Any] = {"messages": count}
-    for name, (options, query) in queries.items():
-        ours_s, found = _best(lambda o=options, q=query: q(_ours(spark, directory, **o)))  # type: ignore[misc]
-        parquet_s, expected = _best(lambda q=query: q(spark.read.parquet(parquet)))  # type: ignore[misc]
+    for name, (options, query) in queries(start_ms + hours * HOUR_MS * 9 // 10).items():
+        ours_s, found = best(lambda o=options, q=query: q(_ours(spark, directory, **o)))  # type: ignore[misc]
+        parquet_s, expected = best(lambda q=query: q(spark.read.parquet(parquet)))  # type: ignore[misc]
         assert found == expected, (name, found, expected)
         figures[name] = {
             "ours_s": round(ours_s, 2),
@@ -55,6 +46,18 @@ def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float)
             "parquet_over_ours": round(parquet_s / ours_s, 2),
         }
     return figures
+
+
+def queries(since_ms: int) -> dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]]:
+    """By name: options of the data source, and what is asked."""
+    return {
+        "filtered_aggregate": (_filtered(since_ms), lambda frame: _aggregate(frame, since_ms)),
+        "full_scan_7_columns": ({"columns": SCANNED}, lambda frame: _scan(frame.select(*SCANNED.split(",")))),
+        "full_scan_with_body": (
+            {"columns": f"{SCANNED},body"},
+            lambda frame: _scan(frame.select(*SCANNED.split(","), "body")),
+        ),
+    }
 
 
 def _ours(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
@@ -81,7 +84,8 @@ def _scan(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _best(work: Callable[[], Any]) -> tuple[float, Any]:
+def best(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the fastest round, and what the last round found."""
     taken_s, found = float("inf"), None
     for _ in range(ROUNDS):
         started_s = time.perf_counter()

@@ -20,15 +20,18 @@ HOURS = 24
 FEW_HOURS = 2  # each hour of each shard is a file: for trying whether it works at all
 
 
-def with_spark(directory: Path, measure: Callable[[SparkSession, Daemon], dict[str, Any]]) -> dict[str, Any]:
-    """What is measured with a session on two cores and a broker in ``directory``; or why it cannot be."""
+def with_spark(
+    directory: Path, measure: Callable[[SparkSession, Daemon], dict[str, Any]], *flags: str
+) -> dict[str, Any]:
+    """What is measured with a session on two cores and a broker in ``directory``, started with ``flags``; or why it
+    cannot be."""
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         return {"skipped": f"{', '.join(missing)} cannot be imported: pip install 'tickwheel[spark]'"}
     from tickwheel.spark import JavaMissing
 
     try:
-        with _spark(directory.parent / "spark") as spark, Daemon(directory) as daemon:
+        with _spark(directory.parent / "spark") as spark, Daemon(directory, *flags) as daemon:
             return measure(spark, daemon)
     except JavaMissing as error:
         return {"skipped": str(error)}

@@ -7,7 +7,7 @@ static uint32_t judge_receipt(const tw_store *store, const tw_group *group, uint
     /* Of a group that is gone and had this number, or of another timeline: also where its message is not known. */
     if (epoch && epoch <= group->fence) return TW_STALE_RECEIPT;
     if (id == 0 || id >= store->next_id) return TW_NOT_FOUND;
-    const tw_row *row = &store->rows[id];
+    const tw_row *row = tw_row_at(store, id);
     if (row->topic_id != group->topic_id || row->state == TW_NONE) return TW_NOT_FOUND;
     const tw_delivery *delivery = tw_delivery_at(group, row->topic_seq);
     if (row->state == TW_SCHEDULED || !delivery) return TW_NEVER_DELIVERED;
@@ -68,7 +68,7 @@ static int finish_runs(tw_store *store, uint32_t group_id, const tw_run *runs, u
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++)
+        for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++)
             if (!tw_is_gone(store, group, seq)) finish(store, group, seq, state, runs[r].time_ms);
         /* A message can be given up before it was ever delivered. */
         if (runs[r].first + runs[r].count > group->high_seq) group->high_seq = runs[r].first + runs[r].count;
@@ -98,7 +98,7 @@ int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+        for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->epoch != runs[r].epoch || (row->state != TW_LEASED && row->state != TW_WAITING)) continue;
             row->flags &= (uint8_t)~TW_ACKING;
@@ -113,7 +113,7 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+        for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state == TW_UNTOUCHED) continue;
             tw_let_go(store, group, row);
@@ -125,7 +125,8 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
             if (how & TW_WERE_DONE) row->flags |= TW_CALLED;
             if (how & TW_RESET_ATTEMPTS) row->base_epoch = runs[r].epoch;
         }
-        if (runs[r].first < group->floor_seq) group->floor_seq = runs[r].first;
+        uint64_t first = tw_with_rows(group, runs[r].first);
+        if (first < group->floor_seq) group->floor_seq = first;
     }
     return 0;
 }
@@ -176,7 +177,7 @@ int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, cons
     int64_t   moved = 0;
     *exhausted_count = 0;
     for (uint64_t i = 0; i < n; i++) {
-        if (seqs[i] >= group->allocated) continue;
+        if (seqs[i] < group->rows_start || seqs[i] >= group->allocated) continue;
         tw_delivery *row = &group->rows[seqs[i]];
         if ((row->state != TW_LEASED && row->state != TW_WAITING) || row->epoch != epochs[i] || row->time_ms > now_ms ||
             is_in_a_chain(row) || !tw_is_in_topic(store, group, seqs[i]))
@@ -194,7 +195,7 @@ int64_t tw_expire(tw_store *store, uint32_t group_id, const uint64_t *seqs, cons
 void tw_requeue(tw_store *store, uint32_t group_id, const uint64_t *seqs, uint64_t n) {
     tw_group *group = &store->groups[group_id];
     for (uint64_t i = 0; i < n; i++) {
-        if (is_in_a_chain(&group->rows[seqs[i]])) continue;
+        if (seqs[i] < group->rows_start || is_in_a_chain(&group->rows[seqs[i]])) continue;
         come_back(store, group, seqs[i]);
     }
 }
@@ -224,7 +225,7 @@ static int end_leases(tw_store *store, uint32_t group_id, const tw_run *runs, ui
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        for (uint64_t seq = runs[r].first; seq < runs[r].first + runs[r].count; seq++) {
+        for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (row->state != TW_LEASED || row->epoch != runs[r].epoch) continue;
             row->time_ms = base_epochs ? time_ms : runs[r].time_ms;

@@ -3,7 +3,7 @@
 
 int tw_judge(const tw_store *store, uint64_t id) {
     if (id == 0 || id >= store->next_id) return TW_IS_UNKNOWN;
-    const tw_row *row = &store->rows[id];
+    const tw_row *row = tw_row_at(store, id);
     if (!tw_topic_exists(store, row->topic_id)) return TW_IS_UNKNOWN;
     const tw_topic *topic = &store->topics[row->topic_id];
     if (row->state == TW_SCHEDULED) return TW_IS_SCHEDULED;
@@ -35,7 +35,8 @@ static void withdraw(tw_store *store, const tw_row *row) {
     for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) {
         tw_group *group = &store->groups[g];
         if (row->topic_seq < group->start_seq) continue;
-        tw_delivery *delivery = row->topic_seq < group->allocated ? &group->rows[row->topic_seq] : NULL;
+        int          has_row = row->topic_seq >= group->rows_start && row->topic_seq < group->allocated;
+        tw_delivery *delivery = has_row ? &group->rows[row->topic_seq] : NULL;
         if (delivery && (delivery->state == TW_ACKED || delivery->state == TW_DEAD)) continue;
         if (group->pending) group->pending--;
         if (!delivery || delivery->state != TW_LEASED) continue;
@@ -47,14 +48,18 @@ static void withdraw(tw_store *store, const tw_row *row) {
 /* After the row has changed: the next message of its ordering key may go. */
 static void leave_orders(tw_store *store, const tw_row *row) {
     const tw_topic *topic = &store->topics[row->topic_id];
-    for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group)
-        if (row->topic_seq < store->groups[g].allocated) tw_order_leave(store, &store->groups[g], row->topic_seq);
+    for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) {
+        tw_group *group = &store->groups[g];
+        int       has_row = row->topic_seq >= group->rows_start && row->topic_seq < group->allocated;
+        if (has_row) tw_order_leave(store, group, row->topic_seq);
+    }
 }
 
 int tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t state) {
     for (uint64_t i = 0; i < n; i++)
         if (!exist(store, ids[i])) return -1;
     for (uint64_t i = 0; i < n; i++) {
+        if (ids[i] < store->rows_start) continue;
         tw_row *row = &store->rows[ids[i]];
         if (row->topic_id >= store->topics_capacity) continue;
         tw_topic *topic = &store->topics[row->topic_id];
@@ -74,6 +79,7 @@ int tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_
     for (uint64_t r = 0; r < n; r++)
         if (!exist(store, runs[r].first)) return -1;
     for (uint64_t r = 0; r < n; r++) {
+        if (runs[r].first < store->rows_start) continue;
         tw_row *row = &store->rows[runs[r].first];
         if (row->topic_id >= store->topics_capacity) continue;
         tw_topic *topic = &store->topics[row->topic_id];

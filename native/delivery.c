@@ -44,7 +44,7 @@ int64_t tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id) {
 }
 
 void tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms) {
-    for (uint64_t i = 0; i < n; i++) due_ms[i] = tw_due_ms(store, &store->rows[ids[i]], ids[i]);
+    for (uint64_t i = 0; i < n; i++) due_ms[i] = tw_due_ms(store, tw_row_at(store, ids[i]), ids[i]);
 }
 
 uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
@@ -56,9 +56,9 @@ uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint6
     for (uint64_t i = 0; i < n; i++) {
         if (epochs && epochs[i] != first_epoch) continue;
         if (topic && values[i] >= topic->count) continue;
-        uint64_t id = topic ? topic->arrivals[values[i]].id : values[i];
+        uint64_t id = topic ? tw_id_at(topic, values[i]) : values[i];
         if (id == 0 || id >= store->next_id) continue;
-        const tw_row *row = &store->rows[id];
+        const tw_row *row = tw_row_at(store, id);
         int64_t       due_ms = tw_due_ms(store, row, id);
         int64_t       late_ms = now_ms - (due_ms > row->created_ms ? due_ms : row->created_ms);
         uint64_t      place = 0;
@@ -83,8 +83,8 @@ uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint
     uint64_t found = 0;
     for (uint64_t i = 0; i < n; i++) {
         if (i + 8 < n) __builtin_prefetch(&store->rows[ids[i + 8]]);
-        if (i + 4 < n) __builtin_prefetch(tw_place(store->log, store->rows[ids[i + 4]].position));
-        const tw_row *row = &store->rows[ids[i]];
+        if (i + 4 < n) __builtin_prefetch(tw_place(store->log, tw_row_at(store, ids[i + 4])->position));
+        const tw_row *row = tw_row_at(store, ids[i]);
         if (row->position >= store->staging_position) continue;
         if (!is_whole(store, row, ids[i])) damaged[found++] = ids[i];
     }
@@ -93,7 +93,7 @@ uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint
 
 static int is_scheduled(const tw_store *store, uint64_t id, uint32_t version) {
     if (id == 0 || id >= store->next_id) return 0;
-    const tw_row *row = &store->rows[id];
+    const tw_row *row = tw_row_at(store, id);
     return row->state == TW_SCHEDULED && row->version == version && tw_topic_exists(store, row->topic_id);
 }
 
@@ -110,7 +110,8 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
     int64_t due = 0;
     for (uint64_t i = 0; i < n; i++) {
         if (i + 8 < n && ids[i + 8] < store->next_id) __builtin_prefetch(&store->rows[ids[i + 8]]);
-        if (i + 4 < n && ids[i + 4] < store->next_id) __builtin_prefetch(tw_place(store->log, store->rows[ids[i + 4]].position));
+        if (i + 4 < n && ids[i + 4] < store->next_id)
+            __builtin_prefetch(tw_place(store->log, tw_row_at(store, ids[i + 4])->position));
         verdicts[i] = TW_IS_NOT_DUE;
         if (!is_scheduled(store, ids[i], versions[i])) continue;
         const tw_row *row = &store->rows[ids[i]];
@@ -144,12 +145,12 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
         if (runs[r].first == 0) return -1;
         total += runs[r].count;
     }
-    if (first_seq > topic->allocated || total > topic->allocated - first_seq) return -1;
+    if (first_seq < topic->arrivals_start || first_seq > topic->allocated || total > topic->allocated - first_seq) return -1;
     if (!tw_runs_end_by(runs, n, store->next_id)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t id = runs[r].first; id < runs[r].first + runs[r].count; id++, seq++) {
+            if (tw_row_at(store, id)->state == TW_NONE) { total--; continue; } /* it was purged since: its number stays empty */
             tw_row *row = &store->rows[id];
-            if (row->state == TW_NONE) { total--; continue; } /* it was purged since: its number stays empty */
             if (row->state == TW_SCHEDULED && topic->scheduled) topic->scheduled--;
             topic->ready += row->state != TW_READY;
             row->state = TW_READY;
@@ -166,16 +167,16 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
 /* ---- from the topic to a subscriber ---- */
 
 const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq) {
-    return &store->rows[store->topics[group->topic_id].arrivals[seq].id];
+    return tw_row_at(store, tw_id_at(&store->topics[group->topic_id], seq));
 }
 
 const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq) {
-    return seq < group->rows_from || seq >= group->allocated ? NULL : &group->rows[seq];
+    return seq < group->rows_from || seq < group->rows_start || seq >= group->allocated ? NULL : &group->rows[seq];
 }
 
 int tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq) {
     const tw_topic *topic = &store->topics[group->topic_id];
-    return seq >= topic->allocated || topic->arrivals[seq].id == 0 || tw_row_of(store, group, seq)->state == TW_NONE;
+    return seq >= topic->allocated || tw_id_at(topic, seq) == 0 || tw_row_of(store, group, seq)->state == TW_NONE;
 }
 
 int tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq) {
@@ -432,8 +433,9 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
     tw_group *group = &store->groups[group_id];
     if (!tw_runs_end_by(runs, n, group->allocated)) return -1;
     for (uint64_t r = 0; r < n; r++) {
-        uint64_t end = runs[r].first + runs[r].count, leased = runs[r].count;
-        for (uint64_t seq = runs[r].first; seq < end; seq++) {
+        uint64_t end = runs[r].first + runs[r].count, from = tw_with_rows(group, runs[r].first);
+        uint64_t leased = from < end ? end - from : 0;
+        for (uint64_t seq = from; seq < end; seq++) {
             tw_delivery *row = &group->rows[seq];
             if (tw_is_gone(store, group, seq)) { leased--; continue; }
             if (row->state == TW_UNTOUCHED) { /* also after it began anew: the attempts begin with this one */

@@ -94,7 +94,7 @@ static uint64_t find_among(const tw_store *store, uint32_t topic_id, uint32_t ha
         if ((table[i] & 0xffffffu) != fingerprint(hash)) continue;
         uint64_t id = table[i] >> 24;
         if (id >= store->next_id || id < first_id || id >= end_id) continue;
-        const tw_row *row = &store->rows[id];
+        const tw_row *row = tw_row_at(store, id);
         if (row->key_hash != hash || tw_key_topic(store, row->topic_id) != topic_id) continue;
         /* Between the record that says it and the last of its steps, what was taken in has its keys already. */
         if (visible && row->state == TW_NONE && !(id >= store->adopted_first_id && id < store->adopted_end_id)) continue;
@@ -133,7 +133,7 @@ int tw_keys_has_room(const tw_store *store, uint32_t partition, uint64_t more) {
 
 /* A damaged file may name an id that is not there: then 0, so that nothing is read out of bounds. */
 static uint32_t hash_of(const tw_store *store, uint64_t entry) {
-    return (entry >> 24) < store->next_id ? store->rows[entry >> 24].key_hash : 0;
+    return (entry >> 24) < store->next_id ? tw_row_at(store, entry >> 24)->key_hash : 0;
 }
 
 static void put_entry(uint64_t *table, uint32_t mask, uint32_t hash, uint64_t entry) {

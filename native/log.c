@@ -62,7 +62,7 @@ int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need)
         tw_message message;
         memcpy(&message, record, sizeof message);
         if (!makes_sense(store, &message)) return -1;
-        if (message.id >= store->rows_allocated) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
+        if (message.id < store->rows_start || message.id >= store->rows_allocated) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
         const uint8_t *key = record + sizeof message;
         uint32_t       topic_id = tw_key_topic(store, message.head.aux);
         uint32_t       hash = message.key_bytes ? tw_key_hash(topic_id, key, message.key_bytes) : 0;

@@ -57,7 +57,7 @@ static int next_message(const tw_store *store, uint64_t *at, uint64_t limit, uin
 static uint64_t current_id(const tw_store *store, uint64_t position) {
     uint64_t id = tw_load64(tw_place(store->log, position + sizeof(tw_head)));
     if (id == 0 || id >= store->next_id) return 0;
-    const tw_row *row = &store->rows[id];
+    const tw_row *row = tw_row_at(store, id);
     return row->state != TW_NONE && row->position == position ? id : 0;
 }
 
@@ -84,7 +84,7 @@ static int is_done(const tw_store *store, const tw_row *row, int64_t now_ms) {
 }
 
 int tw_is_dead(const tw_store *store, uint64_t id, int64_t now_ms) {
-    const tw_row *row = &store->rows[id];
+    const tw_row *row = tw_row_at(store, id);
     if (!tw_topic_exists(store, row->topic_id)) return 1;
     if (row->state == TW_READY) return is_done(store, row, now_ms);
     return row->state != TW_SCHEDULED;
@@ -174,9 +174,12 @@ static int check_moved(const tw_store *store, const tw_moved *moved, const tw_me
     uint64_t bytes = sizeof *message + message->key_bytes + message->headers_bytes + message->head.order_bytes +
                      (uint64_t)message->body_bytes;
     if (message->head.type != TW_RECORD_MESSAGE || bytes != message->head.record_bytes || bytes > room) return 0;
-    if (message->id == 0 || message->id >= store->next_id || message->id >= store->rows_allocated) return 0;
+    if (message->id == 0 || message->id >= store->next_id) return 0;
+    if (message->id < store->rows_start || message->id >= store->rows_allocated) return 0;
     if (!tw_topic_exists(store, message->head.aux)) return 0;
-    return moved->state != TW_READY || moved->topic_seq < store->topics[message->head.aux].allocated;
+    const tw_topic *topic = &store->topics[message->head.aux];
+    if (moved->state != TW_READY) return 1;
+    return moved->topic_seq >= topic->arrivals_start && moved->topic_seq < topic->allocated;
 }
 
 /* 0, -1 for nonsense, or the number of a group whose rows must first reach the message. */
@@ -187,6 +190,7 @@ static int64_t check_groups(const tw_store *store, const tw_moved *moved, const 
         if (entry.group_id == 0 || entry.group_id >= store->groups_capacity) return -1;
         const tw_group *group = &store->groups[entry.group_id];
         if (!group->exists || group->topic_id != topic_id) return -1;
+        if (moved->topic_seq < group->rows_start) return -1;
         if (moved->topic_seq >= group->allocated) return entry.group_id;
     }
     return 0;
@@ -249,7 +253,7 @@ int tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need) {
 /* ---- forgetting ---- */
 
 static int has_arrival(const tw_topic *topic, const tw_row *row, uint64_t id) {
-    return row->topic_seq < topic->allocated && topic->arrivals[row->topic_seq].id == id;
+    return row->topic_seq < topic->allocated && tw_id_at(topic, row->topic_seq) == id;
 }
 
 void tw_purge_count(const tw_store *store, const uint64_t *ids, uint64_t n, uint64_t *of_topics, uint64_t *of_groups) {
@@ -272,7 +276,7 @@ void tw_purge_count(const tw_store *store, const uint64_t *ids, uint64_t n, uint
 
 /* What a group knows of a message goes; only its place in a chain stays, until the chain comes by. */
 static void forget_delivery(tw_group *group, const tw_row *row) {
-    if (row->topic_seq < group->rows_from || row->topic_seq >= group->allocated) return;
+    if (!tw_delivery_at(group, row->topic_seq)) return;
     tw_delivery *delivery = &group->rows[row->topic_seq];
     if (delivery->state == TW_UNTOUCHED && !delivery->flags && !delivery->epoch) return;
     if (delivery->state != TW_UNTOUCHED && group->touched) group->touched--;
@@ -323,7 +327,7 @@ int tw_apply_purged(tw_store *store, uint64_t from, uint64_t to) {
 void tw_purge_survey(const tw_store *store, uint64_t from_id, uint64_t end_id, int64_t now_ms, uint64_t first,
                      uint64_t segment_bytes, uint64_t segments, uint64_t *live, uint64_t *live_bytes, uint64_t *dead) {
     for (uint64_t id = from_id; id < end_id; id++) {
-        const tw_row *row = &store->rows[id];
+        const tw_row *row = tw_row_at(store, id);
         if (row->state == TW_NONE || row->position < first) continue;
         uint64_t segment = (row->position - first) / segment_bytes;
         if (segment >= segments) continue;
@@ -337,7 +341,7 @@ void tw_purge_survey(const tw_store *store, uint64_t from_id, uint64_t end_id, i
 static int is_empty(const tw_store *store, uint32_t topic_id, uint64_t seq) {
     uint64_t id = store->topics[topic_id].arrivals[seq].id;
     if (id == 0 || id >= store->next_id) return 1;
-    const tw_row *row = &store->rows[id];
+    const tw_row *row = tw_row_at(store, id);
     return row->state == TW_NONE || row->state == TW_SCHEDULED || row->topic_id != topic_id || row->topic_seq != seq;
 }
 
@@ -351,6 +355,32 @@ static void drop_lane_head(tw_store *store, tw_topic *topic, uint32_t priority) 
     }
     for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group)
         if (store->groups[g].cursor[priority] == head) store->groups[g].cursor[priority] = 0;
+}
+
+static uint64_t lower(uint64_t lowest, uint64_t link) { return link && link - 1 < lowest ? link - 1 : lowest; }
+
+uint64_t tw_lowest_arrival(const tw_store *store, uint32_t topic_id) {
+    const tw_topic *topic = &store->topics[topic_id];
+    uint64_t        lowest = topic->first_seq;
+    for (uint32_t p = 0; p < 256; p++) {
+        lowest = lower(lowest, topic->lane_first[p]);
+        for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group)
+            lowest = lower(lowest, store->groups[g].cursor[p]);
+    }
+    return lowest;
+}
+
+uint64_t tw_lowest_delivery(const tw_store *store, uint32_t group_id) {
+    const tw_group *group = &store->groups[group_id];
+    uint64_t        lowest = store->topics[group->topic_id].first_seq;
+    for (uint32_t p = 0; p < 256; p++)
+        for (uint64_t at = group->retry_first[p]; at; at = group->rows[at - 1].retry_next) lowest = lower(lowest, at);
+    for (uint32_t i = 0; i < group->orders_capacity; i++) {
+        if (!group->orders[i].hash) continue;
+        lowest = lower(lowest, group->orders[i].current);
+        for (uint64_t at = group->orders[i].first; at; at = group->rows[at - 1].retry_next) lowest = lower(lowest, at);
+    }
+    return lowest;
 }
 
 int tw_raise_first_seq(tw_store *store, uint32_t topic_id, uint64_t limit) {

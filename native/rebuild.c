@@ -3,7 +3,7 @@
 
 int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t capacity, int64_t *due_ms,
                      uint64_t *ids, uint32_t *versions) {
-    uint64_t n = 0, id = *from_id, stop = tw_rows_until(store, &id, end_id);
+    uint64_t n = 0, id = *from_id > store->rows_start ? *from_id : store->rows_start, stop = tw_rows_until(store, &id, end_id);
     for (; id < end_id && n < capacity; id++) {
         if (id == stop) {
             stop = tw_rows_until(store, &id, end_id);
@@ -41,9 +41,8 @@ static int link_lanes(tw_store *store, tw_topic *topic) {
     for (uint64_t seq = topic->first_seq; seq < topic->count; seq++) {
         uint64_t id = topic->arrivals[seq].id;
         if (id >= store->next_id) return -1;
-        if (id == 0 || store->rows[id].state == TW_NONE) continue; /* it was purged */
-        uint32_t priority = store->rows[id].priority;
-        tw_link_lane(topic, priority, seq);
+        if (id == 0 || tw_row_at(store, id)->state == TW_NONE) continue; /* it was purged */
+        tw_link_lane(topic, tw_row_at(store, id)->priority, seq);
     }
     return 0;
 }
@@ -174,7 +173,7 @@ int tw_rebuild_orders(tw_store *store, uint32_t group_id, uint64_t *from_seq) {
 int64_t tw_leased(tw_store *store, uint32_t group_id, uint64_t *from_seq, uint64_t capacity, int64_t *until_ms,
                   uint64_t *seqs, uint32_t *epochs) {
     const tw_group *group = &store->groups[group_id];
-    uint64_t        n = 0, seq = *from_seq;
+    uint64_t        n = 0, seq = tw_with_rows(group, *from_seq);
     for (; seq < group->high_seq && n < capacity; seq++) {
         const tw_delivery *row = &group->rows[seq];
         if ((row->state != TW_LEASED && row->state != TW_WAITING) || !tw_is_in_topic(store, group, seq)) continue;

@@ -126,7 +126,8 @@ enum { TW_IN_RETRY = 1, TW_ACKING = 2, TW_PARKED = 4, TW_TAKEN = 8, TW_POSTPONED
 enum { TW_RESET_ATTEMPTS = 1, TW_WERE_DONE = 2 };
 
 typedef struct {
-    tw_arrival *arrivals;
+    tw_arrival *arrivals;       /* where number 0 would be: only those from arrivals_start to below allocated are there */
+    uint64_t    arrivals_start; /* numbers below it are gone, and have no addresses */
     uint64_t    allocated;
     uint64_t    count;     /* messages that reached the topic */
     uint64_t    messages;  /* all ever sent to it */
@@ -164,7 +165,8 @@ typedef struct {
 } tw_order;
 
 typedef struct {
-    tw_delivery *rows;
+    tw_delivery *rows;       /* where that of number 0 would be: only those from rows_start to below allocated are there */
+    uint64_t     rows_start; /* messages below it are gone, and their rows have no addresses */
     uint64_t     allocated;
     uint64_t     start_seq;
     uint64_t     floor_seq; /* everything below is acked or cancelled */
@@ -208,7 +210,8 @@ typedef struct {
     uint64_t staging_position;
     uint64_t segment_end;   /* no record crosses it */
     uint64_t message_limit; /* messages must end before it; the rest is kept for acks and other control records */
-    tw_row  *rows;
+    tw_row  *rows; /* where that of id 0 would be: only those from rows_start to below rows_allocated are there */
+    uint64_t rows_start; /* messages below it are gone, and their rows have no addresses */
     uint64_t rows_allocated;
     uint64_t next_id;
     uint8_t *keys;
@@ -315,6 +318,22 @@ static inline int tw_topic_exists(const tw_store *store, uint32_t topic_id) {
     return topic_id < store->topics_capacity && store->topics[topic_id].exists;
 }
 
+/* The row of an id below rows_allocated; that of a message that never was, if it has no address. */
+static inline const tw_row *tw_row_at(const tw_store *store, uint64_t id) {
+    static const tw_row none;
+    return id < store->rows_start ? &none : &store->rows[id];
+}
+
+/* The id of the message with a number below `allocated` in a topic; 0 of those that have no addresses. */
+static inline uint64_t tw_id_at(const tw_topic *topic, uint64_t seq) {
+    return seq < topic->arrivals_start ? 0 : topic->arrivals[seq].id;
+}
+
+/* Where to begin with numbers from `seq` on: at the first whose row has an address. */
+static inline uint64_t tw_with_rows(const tw_group *group, uint64_t seq) {
+    return seq < group->rows_start ? group->rows_start : seq;
+}
+
 /* Applies one message record to the MessageTable and its topic's counters. */
 TW_INTERNAL void tw_apply_message(tw_store *store, const tw_message *message, uint64_t position, uint32_t key_hash);
 
@@ -355,8 +374,8 @@ int64_t  tw_group_begin(tw_store *store, uint8_t type, uint32_t aux, const uint8
 /* Fills in its length and checksum. */
 void     tw_group_end(tw_store *store, uint64_t at);
 /* Applies message records (already verified) from *position on. Returns 0 at `end`, 1 at a record of another type,
- * TW_STOP_NEED_ROWS, TW_STOP_NEED_DELIVERIES or TW_STOP_NEED_KEYS with *need, -1 when one does not make sense. MOVED
- * records count as message records. The key index is left alone unless store->keeps_keys. */
+ * TW_STOP_NEED_ROWS (a row at *need - 1), TW_STOP_NEED_DELIVERIES or TW_STOP_NEED_KEYS with *need, -1 when one does not make
+ * sense. MOVED records count as message records. The key index is left alone unless store->keeps_keys. */
 int      tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need);
 
 /* ---- keys.c ---- */
@@ -644,6 +663,9 @@ int      tw_apply_purged(tw_store *store, uint64_t from, uint64_t to);
  * they take when they are moved, and dead ones. */
 void     tw_purge_survey(const tw_store *store, uint64_t from_id, uint64_t end_id, int64_t now_ms, uint64_t first,
                          uint64_t segment_bytes, uint64_t segments, uint64_t *live, uint64_t *live_bytes, uint64_t *dead);
+/* The lowest number of a topic, and of a group's rows, that anything refers to: lanes; and what is gone may stand in a chain. */
+uint64_t tw_lowest_arrival(const tw_store *store, uint32_t topic_id);
+uint64_t tw_lowest_delivery(const tw_store *store, uint32_t group_id);
 /* Moves first_seq and first_id up over what is gone, by `limit` at most. Returns 1 when the limit was reached. */
 int      tw_raise_first_seq(tw_store *store, uint32_t topic_id, uint64_t limit);
 int      tw_raise_first_id(tw_store *store, uint64_t limit);

@@ -40,7 +40,7 @@ from tickwheel_broker.wiring import connection_parts, watched_parts
 from tickwheel_native import memory
 from timerlog.errors import DirectoryGone, LogFull, StoreError, TooManyOpenFiles
 from timerlog.files.disk import has_no_room
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

@@ -75,3 +75,13 @@ def raise_first_seq(store: Store, topic_id: int, limit: int) -> bool:
 def raise_first_id(store: Store, limit: int) -> bool:
     """Moves ``first_id`` over what is gone; whether the limit was reached."""
     return bool(lib.tw_raise_first_id(store, limit))
+
+
+def lowest_arrival(store: Store, topic_id: int) -> int:
+    """The lowest number of a topic that anything refers to."""
+    return int(lib.tw_lowest_arrival(store, topic_id))
+
+
+def lowest_delivery(store: Store, group_id: int) -> int:
+    """The lowest number whose row a group may look at."""
+    return int(lib.tw_lowest_delivery(store, group_id))

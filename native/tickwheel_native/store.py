@@ -60,16 +60,19 @@ def use_staging(store: Store, staging: UInt8s) -> None:
     store.staging, store.staging_capacity = ffi.cast("uint8_t *", staging.ctypes.data), len(staging)
 
 
-def use_rows(store: Store, address: int) -> None:
-    store.rows = ffi.cast("tw_row *", address)
+def use_rows(store: Store, address: int, start: int) -> None:
+    """``address``: where the first one would be; ``start``: the first that has an address."""
+    store.rows, store.rows_start = ffi.cast("tw_row *", address), start
 
 
-def use_arrivals(store: Store, topic_id: int, address: int) -> None:
-    store.topics[topic_id].arrivals = ffi.cast("tw_arrival *", address)
+def use_arrivals(store: Store, topic_id: int, address: int, start: int) -> None:
+    topic = store.topics[topic_id]
+    topic.arrivals, topic.arrivals_start = ffi.cast("tw_arrival *", address), start
 
 
-def use_deliveries(store: Store, group_id: int, address: int) -> None:
-    store.groups[group_id].rows = ffi.cast("tw_delivery *", address)
+def use_deliveries(store: Store, group_id: int, address: int, start: int) -> None:
+    group = store.groups[group_id]
+    group.rows, group.rows_start = ffi.cast("tw_delivery *", address), start
 
 
 def grow_orders(store: Store, group_id: int) -> Memory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.native.driver import MIB, NOW_MS
 from tests.support.native.driver import SMALL as SMALL_SETTINGS
 from tests.support.native.frames import ack_payload, delivered, send
-from tests.support.stores.far import BEYOND_FLOATS, FAR, begin
+from tests.support.stores.far import BEYOND_FLOATS, FAR, begin, begin_late, narrow_tables
 from tickwheel_native import lib
 from timerlog.commitlog import addresses
 from timerlog.commitlog.records import Outbound, send_payload
@@ -66,13 +67,20 @@ class InFlight:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    @initialize(position=st.sampled_from([0, FAR, BEYOND_FLOATS]))
-    def open(self, position: int) -> None:
+    @initialize(
+        position=st.sampled_from([0, FAR, BEYOND_FLOATS]),
+        late=st.sampled_from([None, ((1 << 32) - 90, 1_000), (1_000, (1 << 32) - 30), (1 << 37, 1 << 37)]),
+    )
+    def open(self, position: int, late: tuple[int, int] | None) -> None:
+        """``late``: the first id, and the first number in each topic, of a directory that is years old."""
         self.directory = Path(tempfile.mkdtemp(prefix="tickwheel-model-"))
-        # So little room that the log moves again and again.
-        self.patch = mock.patch.object(addresses, "ROOM_BYTES", 2 * SMALL.segment_bytes)
-        self.patch.start()
-        if position:
+        self.patches = ExitStack()
+        # So little room that the log and its tables move again and again.
+        self.patches.enter_context(mock.patch.object(addresses, "ROOM_BYTES", 2 * SMALL.segment_bytes))
+        self.patches.enter_context(narrow_tables())
+        if late is not None:
+            begin_late(self.directory, *late, ("a", "b"), SMALL)
+        elif position:
             begin(self.directory, position, SMALL)
         self.now_ms = NOW_MS
         self.messages: dict[int, Expected] = {}
@@ -86,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.holders = {t: self.store.holders.acquire(group) for t, group in self.groups.items()}
 
     def teardown(self) -> None:
-        self.patch.stop()
+        self.patches.close()
         self.store.close(clean=False)
         shutil.rmtree(self.directory)
 
@@ -150,11 +158,10 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self) -> None:
         ready = self.flight.ready.pop(0)
         assert not len(ready.damaged)
-        before = {topic_id: len(self._arrivals(topic_id)) for topic_id in self.topics}
+        counts = self.store.tables.native.topics
+        before = {topic_id: int(counts[topic_id].count) for topic_id in self.topics}
         self.store.dequeue_put_message.move(ready, self.now_ms)
-        arrived = [
-            i for topic_id in self.topics for i in self._arrivals(topic_id)[before[topic_id] :].tolist()
-        ]
+        arrived = [i for topic_id in self.topics for i in self._arrivals(topic_id, before[topic_id]).tolist()]
         for message_id in arrived:
             message = self.messages[message_id]
             assert message.state == "scheduled", "into its topic once, and never when cancelled"
@@ -162,9 +169,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert message.due_ms <= max(self.now_ms, self.flight.collected_ms), "never early"
             message.state = "ready"
 
-    def _arrivals(self, topic_id: int) -> np.ndarray:
+    def _arrivals(self, topic_id: int, first: int = 0) -> np.ndarray:
         count = int(self.store.tables.native.topics[topic_id].count)
-        return self.store.tables.topics[topic_id].arrivals.items["id"][:count]
+        arrivals = self.store.tables.topics[topic_id].arrivals
+        return arrivals.items["id"][max(first, arrivals.start) : count]
 
     # -- delivery --
 
@@ -185,9 +193,9 @@ class StoreMachine(RuleBasedStateMachine):
             message.deliveries += 1
             message.given_back = False
             assert epoch == message.deliveries
-            seq = int(self.store.tables.rows["topic_seq"][message_id])
-            rows = self.store.tables.groups[self.groups[topic_id]].deliveries.items
-            message.lease_ends_ms = int(rows["time_ms"][seq])
+            seq = int(self.store.tables.messages.at(message_id)["topic_seq"])
+            row = self.store.tables.groups[self.groups[topic_id]].deliveries.at(seq)
+            message.lease_ends_ms = int(row["time_ms"])
             assert 1_000 <= message.lease_ends_ms - self.now_ms <= 8_000
 
     @precondition(lambda self: self.messages)
@@ -393,8 +401,9 @@ class StoreMachine(RuleBasedStateMachine):
     def purge(self, later_ms: int) -> None:
         before = self.store.look.stats(self.now_ms)
         self.store.purge(self.now_ms + later_ms)
-        states = self.store.tables.rows["state"]
-        for message_id in [i for i in self.messages if states[i] == MessageState.NONE]:
+        known = np.array(list(self.messages), np.int64)
+        states = self.store.tables.messages.take(known, "state")
+        for message_id in known[states == MessageState.NONE].tolist():
             message = self.messages.pop(message_id)
             assert message.acked or message.state == "cancelled", "only what nobody needs is purged"
             self.gone.append(message)
@@ -445,9 +454,12 @@ class StoreMachine(RuleBasedStateMachine):
             return
         for topic_id in self.topics:
             arrivals = self._arrivals(topic_id)
-            rows = self.store.tables.rows[arrivals]
+            rows = self.store.tables.messages.take(arrivals)
+            start = self.store.tables.topics[topic_id].arrivals.start
             # A message that was rescheduled after it had come is there again, under another number.
-            is_live = (rows["state"] == MessageState.READY) & (rows["topic_seq"] == np.arange(len(arrivals)))
+            is_live = (rows["state"] == MessageState.READY) & (
+                rows["topic_seq"] == np.arange(len(arrivals)) + start
+            )
             mine = [i for i, m in self.messages.items() if m.topic == topic_id and m.state == "ready"]
             assert sorted(arrivals[is_live].tolist()) == mine
 
@@ -496,7 +508,8 @@ class StoreMachine(RuleBasedStateMachine):
             # A timer that is linked when its time has come goes to the next tick.
             if message.due_ms < self.now_ms and message.state != "cancelled":
                 assert message.state == "ready", f"message {message_id} is overdue"
-        states = self.store.tables.rows["state"][: self.store.tables.next_id]
+        first = self.store.tables.messages.start
+        states = self.store.tables.rows["state"][first : self.store.tables.next_id]
         assert not (states == MessageState.DAMAGED).any()
 
 

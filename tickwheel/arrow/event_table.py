@@ -254,8 +254,8 @@ class _EventScan:
 
     def _rows(self, ids: Int64Array) -> Any:
         """The rows of messages; zeros for what is not there any more."""
-        known = (ids > 0) & (ids < len(self._snapshot.rows))
-        return self._snapshot.rows[np.where(known, ids, 0)]
+        known = (ids > 0) & (ids < len(self._snapshot.messages))
+        return self._snapshot.messages.take(np.where(known, ids, 0))
 
     def _column(self, name: str, events: Events) -> Any:
         match name:

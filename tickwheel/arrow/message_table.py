@@ -49,10 +49,10 @@ def split_messages(
     found: list[Offline], rows: int | None, predicates: list[Predicate], cores: int
 ) -> list[MessagesPart]:
     """The parts of some directories, of at most so many rows of the MessageTable each; an id that is asked for spares
-    the others, and nothing is read where no message has an id. Without ``rows`` there is work for each of the
-    ``cores``."""
+    the others, and nothing is read where no message has an id, or none any more. Without ``rows`` there is work for
+    each of the ``cores``."""
     descriptions = [offline.description for offline in found]
-    ranges = [_id_range(predicates, one.next_id) for one in descriptions]
+    ranges = [_id_range(predicates, one.first_id, one.next_id) for one in descriptions]
     if rows is None:
         whole = [
             span
@@ -68,8 +68,8 @@ def split_messages(
     ]
 
 
-def _id_range(predicates: list[Predicate], next_id: int) -> tuple[int, int]:
-    first, end = 1, next_id
+def _id_range(predicates: list[Predicate], first_id: int, next_id: int) -> tuple[int, int]:
+    first, end = max(1, first_id), next_id
     for one in predicates:
         if one.column != "id" or one.negated:
             continue

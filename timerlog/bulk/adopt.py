@@ -149,6 +149,7 @@ class _Adoption:
         self._keyed = Keyed(0)
         self.pace = Pace(STEP_MESSAGES)
         self._left_keys: list[tuple[int, int]] = []
+        self._holds_rows = False
 
     def steps(self) -> Steps:
         if self._is_repeated(self._job.job_id):
@@ -163,6 +164,8 @@ class _Adoption:
         yield from self._clean_up()
 
     def _take_in(self) -> Steps:
+        self._tables.hold_rows(self._files.id_range[0])
+        self._holds_rows = True
         yield self._in_thread(self._files.map)
         try:
             yield from self._prepare()
@@ -180,6 +183,9 @@ class _Adoption:
         """Nothing looks at the job's own files any more."""
         self._native.adopted_first_id = self._native.adopted_end_id = 0
         bulk.take_in(self._native, memory.NULL)
+        if self._holds_rows:
+            self._holds_rows = False
+            self._tables.let_go_of_rows()
 
     def close(self) -> None:
         self._let_go()
@@ -252,6 +258,7 @@ class _Adoption:
         self._raise_failure()
         bulk.take_in(self._native, self._files.base)
         self._racers_from = self._tables.next_id
+        yield from self._refill(0)
         yield self._check(0)
         for number, segment in enumerate(self._segments):
             yield Join()
@@ -262,6 +269,7 @@ class _Adoption:
                 yield self._in_thread(self._free_keys)
                 self._raise_failure()
             if number + 1 < len(self._segments):
+                yield from self._refill(number + 1)
                 yield self._check(number + 1)
             yield from self._enter(keyed)
         yield from self._settle()
@@ -287,13 +295,19 @@ class _Adoption:
     def _next_bases(self) -> list[int]:
         return self._log.following_bases(len(self._segments))
 
+    def _refill(self, number: int) -> Steps:
+        """Since the numbers were given, a purge may have given their empty pages back. Not in a thread: the table may
+        move meanwhile."""
+        segment = self._segments[number]
+        for start in range(segment.first_id, segment.end_id, STEP_MESSAGES):
+            self._tables.refill_rows(start, min(start + STEP_MESSAGES, segment.end_id))
+            yield None
+
     def _check(self, number: int) -> InThread:
         return self._in_thread(lambda: self._check_segment(number), beside=True)
 
     def _check_segment(self, number: int) -> None:
         segment, size = self._segments[number], self._files.segment_bytes
-        # Since the numbers were given, a purge may have given their empty pages back.
-        self._tables.refill_rows(segment.first_id, segment.end_id)
         start = FOREIGN + number * size
         at, end = start + SEGMENT_HEADER_BYTES, start + segment.bytes - RECORD_HEAD_BYTES
         found = bulk.check(self._native, at, end, segment.first_id, segment.end_id, segment.messages)
@@ -384,6 +398,9 @@ class _Adoption:
         job_id, report = self._files.job_id, self._job.report
         record = AdoptedRecord(job_id, len(self._segments), report.messages, report.rejected)
         tables.transactions.add(job_id, [(report.messages, report.rejected)])
+        # Also the BASE that follows the job's segments must say that its messages are there.
+        first_id = int(self._native.first_id)
+        self._native.first_id = min(first_id, self._files.id_range[0])
         try:
             base = log.adopt(
                 [self._job.directory / segment.file for segment in self._segments],
@@ -391,6 +408,7 @@ class _Adoption:
             )
         except BaseException:
             tables.transactions.discard(job_id)
+            self._native.first_id = first_id
             raise
         assert base == self._bases[0]
         log.touched()

@@ -18,7 +18,7 @@ import numpy as np
 from tickwheel_native import crc32c, memory
 from timerlog.errors import NoAddressSpace, UnsupportedFormat
 from timerlog.files.disk import Disk, SegmentFile
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 
 MAGIC: Final = b"TWCOMLOG"

@@ -178,7 +178,7 @@ class Change:
         full disk have ended."""
         verdicts = self.judge(ids)
         unacked = (verdicts == READY) | (verdicts == DELIVERED)
-        old = self._tables.rows["deliver_at_ms"][ids] < due_until_ms
+        old = self._tables.messages.take(ids, "deliver_at_ms") < due_until_ms
         ids = np.ascontiguousarray(ids[unacked & old])
         for start in range(0, len(ids), _CHUNK):
             part = ids[start : start + _CHUNK]
@@ -308,7 +308,7 @@ class Change:
         """Which messages of a group can be redelivered, and which wait for their delivery anyway."""
         group = self._tables.groups[group_id]
         reached = seqs < int(self._native.groups[group_id].allocated)
-        rows = group.deliveries.items[np.where(reached, seqs, 0)]
+        rows = group.deliveries.take(np.where(reached, seqs, 0))
         states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
         is_acked, is_dead = states == DeliveryState.ACKED, states == DeliveryState.DEAD
         # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
@@ -326,7 +326,7 @@ class Change:
     ) -> _Call:
         """What is to be written so that messages of a group wait for ``time_ms``, whatever became of them, whose
         timers it sets. Raises ``DiskFull``."""
-        rows = self._tables.deliveries_of(group_id)[seqs]
+        rows = self._tables.groups[group_id].deliveries.take(seqs)
         epochs = rows["epoch"].copy()
         times = np.full(len(seqs), time_ms, np.int64)
         revoked = self._groups.held_by(group_id, seqs)
@@ -383,7 +383,7 @@ class Change:
         last_ms = np.zeros(len(ids), np.int64)
         for group_id, seqs, members in self._groups.of_messages(ids, None):
             counts = seqs >= self._tables.groups[group_id].record.start_seq
-            times = self._tables.deliveries_of(group_id)["time_ms"][seqs[counts]]
+            times = self._tables.groups[group_id].deliveries.take(seqs[counts], "time_ms")
             places = np.searchsorted(ids, members[counts])
             last_ms[places] = np.maximum(last_ms[places], times)
         return last_ms

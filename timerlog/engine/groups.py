@@ -81,7 +81,7 @@ class Groups:
     def split_by_shard(self, group_id: int, ids: UInt64Array) -> list[tuple[int, npt.NDArray[np.intp]]]:
         """(group, indexes of the messages that it delivers) for each part of a group."""
         known = np.where(ids < self._tables.next_id, ids, 0)
-        topics = self._tables.rows["topic_id"][known]
+        topics = self._tables.messages.take(known, "topic_id")
         parts = [(part, self.record(part).topic_id) for part in self.parts_of(group_id)]
         return [(part, np.flatnonzero(topics == topic_id)) for part, topic_id in parts]
 
@@ -161,7 +161,7 @@ class Groups:
             )
             for i, part in enumerate(topics)
         ]
-        self._promise_groups(records)
+        self._space.promise_groups(records)
         for record in records:
             self.redelivered.pop(record.group_id, None)  # of a group that is gone
         return [(RecordType.GROUP, record.group_id, msgspec.msgpack.encode(record)) for record in records]
@@ -185,13 +185,6 @@ class Groups:
             missing = f", and no {len(topics)} consecutive numbers are free" if len(topics) > 1 else ""
             raise TooManyGroups(f"there are {known} groups of {most}{missing}")
         return found
-
-    def _promise_groups(self, records: Sequence[GroupRecord]) -> None:
-        """Makes room for what groups will need. That of a topic's first one was promised with the messages. Raises
-        ``DiskFull``."""
-        others = [record for record in records if self._tables.topics[record.topic_id].groups]
-        if others:
-            self._space.promise_groups(others)
 
     def create(
         self,
@@ -287,7 +280,7 @@ class Groups:
         arrivals, found = self._tables.ids_of(record.topic_id), 0
         for first in range(record.start_seq, int(topic.count), _CHUNK):
             ids = arrivals[first : min(first + _CHUNK, int(topic.count))]
-            rows = self._tables.rows[ids]
+            rows = self._tables.messages.take(ids)
             is_its_place = rows["topic_seq"] == np.arange(first, first + len(ids), dtype=np.uint64)
             found += int(np.count_nonzero(is_its_place & (rows["state"] == MessageState.READY)))
         return found
@@ -301,9 +294,10 @@ class Groups:
         arrivals = self._tables.ids_of(topic_id)
         found = count
         # Backwards, up to the first part that was due before: messages reach a topic in order of time, nearly.
-        for end in range(count, 0, -_CHUNK):
-            first = max(0, end - _CHUNK)
-            late = np.flatnonzero(self._tables.rows["deliver_at_ms"][arrivals[first:end]] >= start)
+        lowest = int(self._native.topics[topic_id].first_seq)
+        for end in range(count, lowest, -_CHUNK):
+            first = max(lowest, end - _CHUNK)
+            late = np.flatnonzero(self._tables.messages.take(arrivals[first:end], "deliver_at_ms") >= start)
             if not len(late):
                 break
             found = first + int(late[0])
@@ -334,20 +328,20 @@ class Groups:
     ) -> Iterable[tuple[int, UInt64Array, UInt64Array]]:
         """(group id, topic_seqs, ids) for every group that messages of ``ids`` are delivered to."""
         ids = np.unique(ids)
-        rows = self._tables.rows
+        topic_ids, seqs = (self._tables.messages.take(ids, field) for field in ("topic_id", "topic_seq"))
         known = False
-        for topic_id in np.unique(rows["topic_id"][ids]).tolist():
-            members = ids[rows["topic_id"][ids] == topic_id]
+        for topic_id in np.unique(topic_ids).tolist():
+            is_member = topic_ids == topic_id
             for name, group_id in self._tables.topics[topic_id].groups.items():
                 if group in (None, name):
                     known = True
-                    yield group_id, rows["topic_seq"][members], members
+                    yield group_id, seqs[is_member], ids[is_member]
         if group is not None and len(ids) and not known:
             raise UnknownGroup(f"no topic of these messages has a group {group!r}")
 
     def holders_of(self, ids: UInt64Array) -> list[Revoked]:
         """Subscriptions that hold these messages, in any group."""
-        ready = ids[self._tables.rows["state"][ids] == MessageState.READY]
+        ready = ids[self._tables.messages.take(ids, "state") == MessageState.READY]
         held: list[Revoked] = []
         for group_id, seqs, _ in self.of_messages(ready, None):
             held.extend(self.held_by(group_id, seqs))
@@ -364,9 +358,9 @@ class Groups:
         """Subscriptions that hold these messages of a group."""
         seqs = seqs[seqs < int(self._native.groups[group_id].allocated)]
         group = self._tables.groups[group_id]
-        rows = group.deliveries.items[seqs]
+        rows = group.deliveries.take(seqs)
         held = (rows["state"] == DeliveryState.LEASED) & (rows["holder"] != 0)
-        ids = self._tables.ids_of(group.record.topic_id)[seqs]
+        ids = self._tables.topics[group.record.topic_id].arrivals.take(seqs, "id")
         holders: list[Revoked] = []
         for holder in np.unique(rows["holder"][held]).tolist():
             mine = held & (rows["holder"] == holder)

@@ -151,9 +151,9 @@ class Look:
 
     def lateness_ms(self, ids: UInt64Array, now_ms: int) -> Int64Array:
         """By how much it is past the time of messages; one sent with a time in the past was due when it came."""
-        rows = self._tables.rows
-        due_ms = self._engine.spread(rows["deliver_at_ms"][ids], ids)
-        late_ms: Int64Array = now_ms - np.maximum(due_ms, rows["created_ms"][ids])
+        messages = self._tables.messages
+        due_ms = self._engine.spread(messages.take(ids, "deliver_at_ms"), ids)
+        late_ms: Int64Array = now_ms - np.maximum(due_ms, messages.take(ids, "created_ms"))
         return np.maximum(late_ms, 0)
 
     def lateness_of_topics(self) -> LatenessOf:
@@ -164,7 +164,7 @@ class Look:
         """Adds to the histograms of their topics by how much it is past the time of messages."""
         if not len(ids):
             return
-        parts = by_topic(self._tables.rows["topic_id"][ids])
+        parts = by_topic(self._tables.messages.take(ids, "topic_id"))
         for topic_id, part in parts:
             of_topic = ids if len(parts) == 1 else ids[part]
             into.take_of(topic_id, self._native, 0, np.ascontiguousarray(of_topic), None, now_ms)
@@ -212,7 +212,7 @@ class Look:
         self, topic_id: int, ids: npt.NDArray[np.uint64], first_seq: int
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Number and id of what is in a topic: not of what was purged, or given another time and comes again."""
-        rows = self._tables.rows[ids]
+        rows = self._tables.messages.take(ids)
         seqs = np.arange(first_seq, first_seq + len(ids), dtype=np.uint64)
         there = (
             (rows["state"] == MessageState.READY)

@@ -98,14 +98,14 @@ class ReplayDead:
         headers: one that names the message of another topic must not bring that back."""
         if not 0 < original < self._tables.next_id:
             return True
-        found = self._tables.topics.get(int(self._tables.rows[original]["topic_id"]))
+        found = self._tables.topics.get(int(self._tables.messages.at(original)["topic_id"]))
         return found is None or found.record.name.partition("/")[0] == topic
 
     def _judge_original(self, original: int, group: str) -> int:
         """What became of a dead message in the group that gave it up."""
         if not 0 < original < self._tables.next_id:
             return _GONE
-        row = self._tables.rows[original]
+        row = self._tables.messages.at(original)
         topic = self._tables.topics.get(int(row["topic_id"]))
         if topic is None or row["state"] in (MessageState.NONE, MessageState.DROPPED):
             return _GONE
@@ -116,7 +116,7 @@ class ReplayDead:
             return _ENDED
         if seq >= int(self._native.groups[group_id].allocated):
             return _NOT_DEAD
-        state = self._tables.deliveries_of(group_id)["state"][seq]
+        state = self._tables.groups[group_id].deliveries.at(seq)["state"]
         return _DEAD if state == DeliveryState.DEAD else _NOT_DEAD
 
     def _revive(self, letter: UInt64Array, original: int, group: str, now_ms: int) -> None:

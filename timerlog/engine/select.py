@@ -94,12 +94,13 @@ class Select:
             wanted.group in self._tables.topics[t].groups for t in topics
         ):
             raise UnknownGroup(f"the topic has no group {wanted.group!r}")
-        for start, stop in self._tables.spans(after_id + 1, self._tables.next_id, PART):
+        first_id = max(after_id + 1, int(self._native.first_id))
+        for start, stop in self._tables.spans(first_id, self._tables.next_id, PART):
             yield self._select_part(topics, wanted, now_ms, start, stop)
 
     def soonest(self, ids: UInt64Array, after: tuple[int, int], limit: int) -> UInt64Array:
         """Of these the first ``limit`` in order of their times and ids, behind a time and an id."""
-        due_ms = self._tables.rows["deliver_at_ms"][ids]
+        due_ms = self._tables.messages.take(ids, "deliver_at_ms")
         after_ms, after_id = after
         behind = (due_ms > after_ms) | ((due_ms == after_ms) & (ids > after_id))
         ids, due_ms = ids[behind], due_ms[behind]
@@ -109,7 +110,7 @@ class Select:
     def _select_part(
         self, topics: Sequence[int], wanted: Filter, now_ms: int, start: int, stop: int
     ) -> UInt64Array:
-        rows = self._tables.rows[start:stop]
+        rows = self._tables.messages.between(start, stop)
         there = [topic_id for topic_id in topics if topic_id in self._tables.topics]
         # Most messages are of other topics: the rest is only asked of those that are left, and where it says something.
         of_topic = rows["topic_id"]
@@ -156,7 +157,7 @@ class Select:
         self, group_id: int, seqs: UInt64Array, names: npt.NDArray[np.uint8], wanted: Filter
     ) -> Mask:
         done: Mask = np.isin(names, _DONE)
-        times_ms = self._tables.deliveries_of(group_id)[np.where(done, seqs, 0)]["time_ms"]
+        times_ms = self._tables.groups[group_id].deliveries.take(np.where(done, seqs, 0), "time_ms")
         return done & (times_ms >= wanted.done_from_ms) & (times_ms < wanted.done_until_ms)
 
     def browse(self, ids: UInt64Array, now_ms: int, max_body_bytes: int) -> list[dict[str, Any]]:
@@ -171,7 +172,7 @@ class Select:
         self._want(self._there(ids[ids < self._tables.next_id]))
 
     def _there(self, ids: UInt64Array) -> UInt64Array:
-        states = self._tables.rows["state"][ids]
+        states = self._tables.messages.take(ids, "state")
         there: UInt64Array = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
         return there
 
@@ -208,7 +209,7 @@ class Select:
         """The topic, or the shard, of a message; None: it is not there, or not any more."""
         if not 0 < message_id < self._tables.next_id:
             return None
-        row = self._tables.rows[message_id]
+        row = self._tables.messages.at(message_id)
         return self._tables.topics.get(int(row["topic_id"])) if int(row["state"]) in _MESSAGE_STATES else None
 
     def message(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any] | None:
@@ -235,7 +236,7 @@ class Select:
             return standing
         if seq >= int(self._native.groups[group_id].allocated):
             return standing
-        row = group.deliveries.items[seq]
+        row = group.deliveries.at(seq)
         standing["attempts"] = int(row["epoch"]) - int(row["base_epoch"])
         if row["state"] in (DeliveryState.LEASED, DeliveryState.WAITING):
             standing["until_ms"] = int(row["time_ms"])
@@ -262,7 +263,7 @@ def delivery_states(
     """(index in STATES, how often they were delivered) of messages in a group; a lease that has ended counts
     as waiting."""
     reached = seqs < int(tables.native.groups[group_id].allocated)
-    rows = tables.deliveries_of(group_id).take(np.where(reached, seqs, 0).astype(np.intp))
+    rows = tables.groups[group_id].deliveries.take(np.where(reached, seqs, 0).astype(np.intp))
     states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
     ended = (states == DeliveryState.LEASED) & (
         (rows["time_ms"] <= now_ms) | (rows["flags"] & IN_A_CHAIN != 0)

@@ -160,9 +160,9 @@ class Settle:
         """As ``end_leases``, for leases that have run out. ``Changes`` tells who has let them. Of a subscriber that
         stands still they were no attempt, unless their message was given out often: what makes its subscribers stand
         still must become a dead letter in the end."""
-        rows, group = self._tables.deliveries_of(group_id), self._native.groups[group_id]
+        group = self._native.groups[group_id]
         known = np.flatnonzero(seqs < int(group.allocated))
-        ended = rows[seqs[known]]
+        ended = self._tables.groups[group_id].deliveries.take(seqs[known])
         is_over = (ended["state"] == DeliveryState.LEASED) & (ended["epoch"] == epochs[known])
         is_over &= (ended["time_ms"] <= now_ms) & (ended["flags"] & IN_A_CHAIN == 0)
         lapsed = known[is_over]

@@ -19,8 +19,9 @@ from timerlog.commitlog.log import CONTROL_RESERVE_BYTES, CommitLog
 from timerlog.commitlog.records import GroupRecord
 from timerlog.engine.state import Engine
 from timerlog.errors import DiskFull
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import ARRIVAL, DELIVERY, MAX_BATCH, PUT_HEAD, RECORD_HEAD_BYTES, RUN
+from timerlog.tables.reach import Reach
 from timerlog.tables.tables import Tables
 from timerlog.wheel.timer_log import TIMER_DTYPE
 from timerlog.wheel.wheel import TimerWheel
@@ -131,7 +132,7 @@ class Space:
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
         self._wheel, self._reserve = engine.wheel, engine.reserve
         self._small_bytes = small_bytes
-        self._needs = Needs(engine.tables)
+        self._needs, self._reach = Needs(engine.tables), Reach(engine.tables)
         #: How much of the reserve is spoken for, at most.
         self._promised_bytes = 0
         # The first send asks.
@@ -158,6 +159,7 @@ class Space:
         each = self._needs.of_a_message()
         count = rows - self._tables.next_id
         more = MAX_BATCH if self._reserve.is_at_limit else min(MAX_BATCH, _AHEAD_BYTES // each)
+        self._reach.need(count + MAX_BATCH)
         try:
             self.promise((count + more) * each)
         except DiskFull:
@@ -168,10 +170,14 @@ class Space:
 
     def promise_topics(self, topics: int) -> None:
         """Makes room for new topics, each with its first group. Raises ``DiskFull``."""
+        self._reach.need_topics(topics)
         self.promise(topics * 4 * PAGE_BYTES)
 
     def promise_groups(self, records: Sequence[GroupRecord]) -> None:
-        """Makes room for what more groups of topics that have some will need. Raises ``DiskFull``."""
+        """Makes room for what more groups will need; that of a topic's first one was promised with the messages. Raises
+        ``DiskFull``."""
+        self._reach.need_groups(records)
+        records = [record for record in records if self._tables.topics[record.topic_id].groups]
         self.promise(sum(self._needs.of_another_group(r.topic_id, r.start_seq) for r in records))
 
     def settle_reserve(self) -> None:

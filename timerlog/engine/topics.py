@@ -229,9 +229,8 @@ class Topics:
 
     def _link_again(self, topic_id: int, now_ms: int) -> None:
         self._wheel.advance(now_ms)
-        rows = self._tables.rows
-        for start in range(1, self._engine.enqueued_id, _CHUNK):
-            part = rows[start : min(start + _CHUNK, self._engine.enqueued_id)]
+        for start, stop in self._tables.spans(int(self._native.first_id), self._engine.enqueued_id, _CHUNK):
+            part = self._tables.messages.between(start, stop)
             found = np.flatnonzero((part["topic_id"] == topic_id) & (part["state"] == MessageState.SCHEDULED))
             if len(found):
                 ids = (found + start).astype(np.uint64)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tickwheel_native import crc32c
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 
 BLOCK_BYTES: Final = 1 << 20
 _MASK: Final = (1 << 64) - 1

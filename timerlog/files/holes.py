@@ -9,79 +9,90 @@ not written again; a stray write would stay in memory.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from tickwheel_native import memory
+from timerlog.files.window import PAGE_BYTES, Window
 
-PAGE_BYTES: Final = 4096
 #: In a process. Each costs two of the 65,530 mappings that it may have; what is more is not given back.
 MOST_PIECES: Final = 16_384
 _FOUND: Final = 1_024
 
 
 class Holes:
-    """Those of one mapped file, by page."""
+    """Those of one mapped file that have addresses, by page."""
 
     #: Whether a write into a hole ends the process, as it may without a cover: for tests and the simulator.
     are_read_only: ClassVar[bool] = False
     _pieces_in_all: ClassVar[int] = 0
 
-    def __init__(self, base: Any) -> None:
-        """``base``: where the file is mapped."""
-        self._base = base
-        self._is_covered = bytearray()
-        self._pieces = 0
+    def __init__(self, window: Window) -> None:
+        """``window``: where the file is mapped."""
+        self._window = window
+        #: Where each piece begins and ends: in order, with pages between two of them.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
 
     def cover(self, start: int, end: int) -> bool:
-        """Covers ``[start, end)``; False if there would be too many pieces: then nothing is to be given back."""
+        """Covers what has addresses of ``[start, end)``; False if there would be too many pieces: then nothing is to
+        be given back."""
+        start = max(start, self._window.start)
+        if start >= end:
+            return True
         first, last = start // PAGE_BYTES, end // PAGE_BYTES
-        self._grow(last + 1)
-        before = self._count_pieces(first, last)
-        if Holes._pieces_in_all >= MOST_PIECES and not self._touches(first, last):
+        at, behind = bisect_left(self._ends, first), bisect_right(self._starts, last)
+        if Holes._pieces_in_all >= MOST_PIECES and at == behind:
             return False
-        if memory.cover(self._base, start, end - start, writable=not Holes.are_read_only):
+        if not _cover(self._window, start, end):
             return False
-        self._is_covered[first:last] = b"\1" * (last - first)
-        self._count(self._count_pieces(first, last) - before)
+        if at < behind:
+            first, last = min(first, self._starts[at]), max(last, self._ends[behind - 1])
+        self._replace(at, behind, [(first, last)])
         return True
 
     def uncovered(self, start: int, end: int) -> None:
         """The file is mapped there again."""
         first, last = start // PAGE_BYTES, end // PAGE_BYTES
-        before = self._count_pieces(first, last)
-        self._is_covered[first:last] = bytes(last - first)
-        self._count(self._count_pieces(first, last) - before)
+        at, behind = bisect_right(self._ends, first), bisect_left(self._starts, last)
+        if at < behind:
+            rest = [(self._starts[at], first), (last, self._ends[behind - 1])]
+            self._replace(at, behind, [(begin, stop) for begin, stop in rest if begin < stop])
 
-    def within(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def within(self, start: int, end: int) -> list[tuple[int, int]]:
         """The covered ranges of ``[start, end)``."""
-        at, last = start // PAGE_BYTES, end // PAGE_BYTES
-        while (first := self._is_covered.find(1, at, last)) >= 0:
-            at = self._is_covered.find(0, first, last)
-            at = last if at < 0 else at
-            yield first * PAGE_BYTES, at * PAGE_BYTES
+        first, last = start // PAGE_BYTES, end // PAGE_BYTES
+        at, behind = bisect_right(self._ends, first), bisect_left(self._starts, last)
+        pieces = zip(self._starts[at:behind], self._ends[at:behind], strict=True)
+        return [
+            (max(first, begin) * PAGE_BYTES, min(last, stop) * PAGE_BYTES)
+            for begin, stop in pieces
+            if max(first, begin) < min(last, stop)
+        ]
+
+    def move(self, window: Window) -> bool:
+        """The file is mapped in another window, where the same is covered; False if that cannot be: then nothing has
+        changed."""
+        kept = self.within(window.start, window.end)
+        if not all(_cover(window, *piece) for piece in kept):
+            return False
+        self._window = window
+        self._replace(0, len(self._starts), [(a // PAGE_BYTES, b // PAGE_BYTES) for a, b in kept])
+        return True
 
     def forget(self) -> None:
         """Nothing is mapped any more."""
-        self._is_covered.clear()
-        self._count(-self._pieces)
+        self._replace(0, len(self._starts), [])
 
-    def _grow(self, pages: int) -> None:
-        missing = pages - len(self._is_covered)
-        if missing > 0:
-            self._is_covered += bytes(missing)
+    def _replace(self, at: int, behind: int, pieces: list[tuple[int, int]]) -> None:
+        self._starts[at:behind] = [start for start, _ in pieces]
+        self._ends[at:behind] = [end for _, end in pieces]
+        Holes._pieces_in_all += len(pieces) - (behind - at)
 
-    def _count(self, more: int) -> None:
-        self._pieces += more
-        Holes._pieces_in_all += more
 
-    def _count_pieces(self, first: int, last: int) -> int:
-        """Of the pages and their neighbours."""
-        pages = self._is_covered[max(0, first - 1) : last + 1]
-        return pages.count(b"\0\1") + pages.startswith(b"\1")
-
-    def _touches(self, first: int, last: int) -> bool:
-        return 1 in self._is_covered[max(0, first - 1) : last + 1]
+def _cover(window: Window, start: int, end: int) -> bool:
+    return not memory.cover(window.pointer, start, end - start, writable=not Holes.are_read_only)
 
 
 def reading_fills(fd: int) -> bool:

@@ -1,7 +1,8 @@
 """Files mapped into memory: a region, which its one writer lets grow, and a mapping, which others only read.
 
-A region reserves a large range of addresses once and maps its file there. Growing allocates disk blocks *first*, so a
-full disk is an error before anything is written, and arrays over the region stay valid as long as it is open.
+A region has a window of addresses and maps its file there. Growing allocates disk blocks *first*, so a full disk is an
+error before anything is written. Arrays over a region stay valid as long as it is open, if it does not move; one that
+comes near the end of its window moves into another one, without what is gone, if its owner says what that is.
 ``path=None`` gives a region without a file (memory only), which the simulator and unit tests use.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -19,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import memory
-from timerlog.errors import DiskFull, NoAddressSpace, StoreError
+from timerlog.errors import DiskFull, LogAtItsEnd, NoAddressSpace, StoreError
 from timerlog.files.disk import open_file
 from timerlog.files.held_space import Lender, allocate_lent
-from timerlog.files.holes import MOST_PIECES, PAGE_BYTES, Holes, find_holes, reading_fills
+from timerlog.files.holes import MOST_PIECES, Holes, find_holes, reading_fills
+from timerlog.files.items import Items
 from timerlog.files.maps import ADVICE, MAPS
+from timerlog.files.window import PAGE_BYTES, Window, window_around
 from timerlog.layout import FORMAT_VERSION, HEADER_BYTES, TABLE_HEADER
 
 SMALLEST_STEP_BYTES = 64 * 1024
@@ -35,8 +38,10 @@ def _check(result: int, what: str) -> None:
         return
     if -result == errno.ENOMEM:
         raise _no_room_in_memory(what)
-    if -result in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if -result in (errno.ENOSPC, errno.EDQUOT):
         raise DiskFull(f"the disk is full ({what})")
+    if -result == errno.EFBIG:
+        raise LogAtItsEnd(f"the file system has no longer files ({what})")
     raise OSError(-result, f"{os.strerror(-result)} ({what})")
 
 
@@ -48,48 +53,61 @@ def _no_room_in_memory(what: str) -> NoAddressSpace:
 
 
 class Region:
-    """``allocated_bytes`` of a file, mapped at a fixed address inside ``reserve_bytes`` of address space."""
+    """``allocated_bytes`` of a file, of which those from ``start`` on have addresses."""
 
     def __init__(
         self,
         path: Path | None,
-        reserve_bytes: int,
+        room_bytes: int,
         lender: Lender | None = None,
         never_used: Sequence[tuple[int, int]] = (),
+        *,
+        first: int = 0,
+        lowest: Callable[[], int] | None = None,
+        moved: Callable[[], None] | None = None,
     ) -> None:
-        """``lender`` helps out when the disk is full. ``never_used``: from, to below which nothing is in the file."""
+        """``lender`` helps out when the disk is full. ``never_used``: from, to below which nothing is in the file.
+        ``first``: what lies before is gone. ``lowest`` says that later: with it the region moves when it must, calls
+        ``moved``, and has ``room_bytes`` to grow after that; without it, ``room_bytes`` are all that it will have."""
         self.path = path
         self._lender = lender
-        self.reserve_bytes = reserve_bytes
+        self._room_bytes, self._lowest, self._moved = room_bytes, lowest, moved
         self.allocated_bytes = 0
         # Without a path: an unlinked file in memory; the same calls, no disk.
         self._memory_fd = os.memfd_create("tickwheel-region", os.MFD_CLOEXEC) if path is None else -1
-        self._base = memory.reserve(reserve_bytes)
-        if self._base == memory.NULL:
-            raise _no_room_in_memory(f"reserving {reserve_bytes} bytes of address space for {path}")
+        self._holds = 0
+        #: Windows that were left and that somebody may still look at.
+        self._left: list[Window] = []
         self._is_mapped = False
         #: None where holes may be read.
         self._holes: Holes | None = None
+        self._window: Window | None = None
         try:
             with self._file() as fd:
                 size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
+                self._window = self._first_window(first, size)
                 fills = reading_fills(fd)
                 if fills or Holes.are_read_only:
-                    self._holes = Holes(self._base)
+                    self._holes = Holes(self._window)
                 if size:
                     self._map(fd, size)
                 if size and fills:
-                    self._cover_holes(fd, size, never_used)
+                    self._cover_holes(fd, self.start, size, never_used)
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def fresh(cls, path: Path | None, reserve_bytes: int, lender: Lender | None = None) -> Region:
-        """One that starts empty, whatever file was there."""
+    def fresh(cls, path: Path | None, room_bytes: int, lender: Lender | None = None) -> Region:
+        """One that starts empty, whatever file was there, and does not move."""
         if path is not None:
             path.unlink(missing_ok=True)
-        return cls(path, reserve_bytes, lender)
+        return cls(path, room_bytes, lender)
+
+    def _first_window(self, first: int, size: int) -> Window:
+        if self._lowest is None:
+            return Window(0, -(-self._room_bytes // PAGE_BYTES) * PAGE_BYTES)
+        return window_around(min(first, size), size, self._room_bytes)
 
     @contextmanager
     def _file(self) -> Iterator[int]:
@@ -104,28 +122,53 @@ class Region:
             os.close(fd)
 
     @property
+    def _addresses(self) -> Window:
+        assert self._window is not None, "a region that was closed has no addresses"
+        return self._window
+
+    @property
+    def start(self) -> int:
+        """The first byte that has an address."""
+        return self._addresses.start
+
+    @property
+    def end(self) -> int:
+        """No byte from here on has an address."""
+        return self._addresses.end
+
+    @property
+    def near(self) -> int:
+        """Up to here it grows without a move."""
+        window = self._addresses
+        return window.end if self._lowest is None else window.end - (window.end - window.start) // 4
+
+    @property
     def address(self) -> int:
-        """The address of byte 0; constant for the life of the region."""
-        return memory.number_of(self._base)
+        """The address of byte 0, as a number, which may be that of nothing; another one after a move."""
+        return memory.number_of(self._addresses.pointer)
 
     @property
     def pointer(self) -> Any:
-        return self._base
+        """The same as a pointer."""
+        return self._addresses.pointer
 
     def _map(self, fd: int, end: int) -> None:
         """All addresses are mapped at once, also those behind the end of the file: that is one map of the process, and
         not one more for what is only reserved. There are 30,000 topics with a group, and 65,530 maps."""
         if not self._is_mapped:
-            whole = memory.map_file(self._base, 0, fd, 0, self.reserve_bytes, writable=True)
-            _check(whole, f"mapping {self.path}")
+            self._map_all(fd, self._addresses)
             self._is_mapped = True
         self.allocated_bytes = end
 
-    def _cover_holes(self, fd: int, size: int, never_used: Sequence[tuple[int, int]]) -> None:
+    def _map_all(self, fd: int, window: Window) -> None:
+        size_bytes = window.end - window.start
+        result = memory.map_file(window.pointer, window.start, fd, window.start, size_bytes, writable=True)
+        _check(result, f"mapping {self.path}")
+
+    def _cover_holes(self, fd: int, at: int, size: int, never_used: Sequence[tuple[int, int]]) -> None:
         """To look for holes takes time for each page, so not where nothing can be."""
         if self._holes is None:
             return
-        at = 0
         for first, last in [*never_used, (size, size)]:
             start, end = (
                 min(-(-first // PAGE_BYTES) * PAGE_BYTES, size),
@@ -133,8 +176,75 @@ class Region:
             )
             for hole in find_holes(fd, start, is_own=True, start=at):
                 self._holes.cover(*hole)
-            at = max(start, end)
+            at = max(at, start, end)
             self._holes.cover(start, at)
+
+    # -- moving --
+
+    def reach(self, end: int) -> None:
+        """Gives the bytes below ``end`` addresses; in the last quarter of its window a region moves. Raises
+        ``NoAddressSpace``: then nothing has changed."""
+        window = self._addresses
+        if end <= self.near:
+            return
+        if self._lowest is None:
+            raise NoAddressSpace(f"{self.path} cannot grow beyond {window.end} bytes")
+        try:
+            self._move(self._lowest(), end)
+        except DiskFull:
+            if end > window.end:
+                raise
+
+    def reach_down(self, start: int) -> None:
+        """Gives the bytes from ``start`` on addresses. Raises ``NoAddressSpace``."""
+        before = self.start
+        if start >= before:
+            return
+        self._move(start, self.allocated_bytes)
+        with self._file() as fd:
+            if reading_fills(fd):
+                self._cover_holes(fd, self.start, min(before, self.allocated_bytes), ())
+
+    def _move(self, first: int, end: int) -> None:
+        # Somebody may look at what is gone for others.
+        first = min(first, self.start) if self._holds else first
+        end = max(end, self.allocated_bytes)
+        window = window_around(min(first, end), end, self._room_bytes)
+        try:
+            with self._file() as fd:
+                if self._is_mapped:
+                    self._map_all(fd, window)
+            if self._holes is not None and not self._holes.move(window):
+                raise _no_room_in_memory(f"moving {self.path}")
+        except BaseException:
+            window.release()
+            raise
+        before, self._window = self._addresses, window
+        if self._holds:
+            self._left.append(before)
+        else:
+            before.release()
+        assert self.start <= end <= self.end, "a window reaches what it was reserved for"
+        if self._moved is not None:
+            self._moved()
+
+    def hold(self) -> None:
+        """Until ``let_go``, addresses that were asked for stay good, also in another thread; and none are given up
+        from the first one on that there is now."""
+        self._holds += 1
+
+    def let_go(self) -> None:
+        """Nobody looks at older addresses any more that was meant by a ``hold``."""
+        assert self._holds > 0, "who lets go has held"
+        self._holds -= 1
+        if not self._holds:
+            self._release_left()
+
+    def _release_left(self) -> None:
+        while self._left:
+            self._left.pop().release()
+
+    # -- growing --
 
     def ensure(self, bytes_needed: int) -> None:
         """Makes at least ``bytes_needed`` usable, growing by doubling steps; on a full disk by the smallest one.
@@ -143,21 +253,20 @@ class Region:
             return
         step = min(max(self.allocated_bytes, SMALLEST_STEP_BYTES), LARGEST_STEP_BYTES)
         least = -(-bytes_needed // PAGE_BYTES) * PAGE_BYTES
-        target = max(self.allocated_bytes + step, least)
-        if target > self.reserve_bytes:
-            target = self.reserve_bytes
-            if bytes_needed > target:
-                raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
+        self.reach(least)
+        target = min(max(self.allocated_bytes + step, least), self.end)
         with self._file() as fd:
             if not self._has_room(fd, target):
                 target = min(target, least)
                 self._allocate_least(fd, target)
             self._map(fd, target)
-        assert bytes_needed <= self.allocated_bytes <= self.reserve_bytes
+        assert bytes_needed <= self.allocated_bytes <= self.end
 
     def _has_room(self, fd: int, target: int) -> bool:
         try:
             self._allocate(fd, target)
+        except LogAtItsEnd:
+            raise
         except DiskFull:
             return False
         return True
@@ -172,15 +281,20 @@ class Region:
             allocate_lent((self._lender,), missing_bytes, lambda: self._allocate(fd, target))
 
     def start_at(self, offset: int) -> None:
-        """Begins to allocate disk blocks at ``offset``: what lies before and was not allocated yet reads as zeros, and
-        must never be written."""
+        """Begins to allocate disk blocks at ``offset``, of a file in which nothing is: what lies before reads as zeros
+        as far as it has addresses, and is never written. Raises ``DiskFull``."""
+        if self._lowest is not None and offset > self.near:
+            self._move(offset, offset)
+        self.leave_to(offset)
+
+    def leave_to(self, offset: int) -> None:
+        """The same behind what is in the file. Raises ``DiskFull``."""
         start, offset = self.allocated_bytes, offset // PAGE_BYTES * PAGE_BYTES
         if offset <= start:
             return
-        if offset > self.reserve_bytes:
-            raise StoreError(f"{self.path} cannot grow beyond {self.reserve_bytes} bytes")
+        self.reach(offset)
         with self._file() as fd:
-            os.ftruncate(fd, offset)
+            _check(_truncate(fd, offset), f"growing {self.path}")
             self._map(fd, offset)
             if self._holes is not None:
                 self._holes.cover(start, offset)
@@ -188,7 +302,9 @@ class Region:
     def clear(self) -> None:
         """Gives everything back and starts anew with an empty file."""
         if self._is_mapped:
-            _check(memory.unmap_to_reserved(self._base, 0, self.reserve_bytes), f"clearing {self.path}")
+            size_bytes = self.end - self.start
+            result = memory.unmap_to_reserved(self.pointer, self.start, size_bytes)
+            _check(result, f"clearing {self.path}")
             self._is_mapped = False
         if self._holes is not None:
             self._holes.forget()
@@ -196,15 +312,40 @@ class Region:
             os.ftruncate(fd, 0)
         self.allocated_bytes = 0
 
+    # -- looking --
+
     def array(self, dtype: npt.DTypeLike, offset_bytes: int, count: int) -> npt.NDArray[Any]:
-        """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated before they are touched."""
+        """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated, and have addresses, before
+        they are touched."""
         itemsize = np.dtype(dtype).itemsize
-        buffer = memory.view(self._base, offset_bytes, itemsize * count)
+        buffer = memory.view(self.pointer, offset_bytes, itemsize * count)
         return np.frombuffer(buffer, dtype=dtype)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Bytes of the file, whether they have addresses or not."""
+        with self._file() as fd:
+            return os.pread(fd, count, offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Into the file, whether there it has addresses or not; the disk blocks are allocated."""
+        assert offset + len(data) <= self.allocated_bytes, "what is written has disk blocks"
+        with self._file() as fd:
+            written = os.pwrite(fd, data, offset)
+        assert written == len(data), "a few bytes are written in one go"
+
+    def first_data(self, offset: int) -> int:
+        """The first byte from ``offset`` on, by whole pages, before which there is nothing but a hole."""
+        with self._file() as fd:
+            try:
+                return os.lseek(fd, offset, os.SEEK_DATA) // PAGE_BYTES * PAGE_BYTES
+            except OSError as error:
+                return self.allocated_bytes if error.errno == errno.ENXIO else offset
+
+    # -- giving back --
 
     def free(self, start: int, end: int) -> None:
         """Gives the disk blocks of ``[start, end)``, whole pages, back; the range then reads as zeros, and is never
-        written. Safe in another thread as long as the region is open."""
+        written. Safe in another thread as long as the region is open and does not move."""
         if self.leave(start, end):
             self.punch(start, end)
 
@@ -230,9 +371,10 @@ class Region:
             os.close(fd)
 
     def refill(self, start: int, end: int) -> None:
-        """Gives ``[start, end)``, which is a part of what is usable, disk blocks again. Safe in another thread. Raises
+        """Gives ``[start, end)``, which is a part of what is usable and has addresses, disk blocks again. Raises
         ``DiskFull``."""
         with self._file() as fd:
+            assert self.start <= start, "what is used again has addresses"
             if self._holes is None:
                 _check(memory.allocate(fd, start, end - start), f"refilling {self.path}")
             else:
@@ -243,7 +385,7 @@ class Region:
         for first, last in holes.within(start // PAGE_BYTES * PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES):
             _check(memory.allocate(fd, first, last - first), f"refilling {self.path}")
             _check(
-                memory.map_file(self._base, first, fd, first, last - first, writable=True),
+                memory.map_file(self.pointer, first, fd, first, last - first, writable=True),
                 f"mapping {self.path}",
             )
             holes.uncovered(first, last)
@@ -270,7 +412,10 @@ class Region:
     def sync(self) -> None:
         """Writes every change to the disk."""
         if self.allocated_bytes:
-            _check(memory.sync_map(self._base, self.allocated_bytes), f"syncing {self.path}")
+            if self._is_mapped and self.start < self.allocated_bytes:
+                first = memory.shifted(self.pointer, self.start)
+                result = memory.sync_map(first, self.allocated_bytes - self.start)
+                _check(result, f"syncing {self.path}")
             with self._file() as fd:
                 os.fsync(fd)
 
@@ -281,7 +426,7 @@ class Region:
 
     @property
     def is_open(self) -> bool:
-        return bool(self._base != memory.NULL)
+        return self._window is not None and self._window.is_open
 
     def delete(self) -> None:
         """Closes the region and deletes its file."""
@@ -291,23 +436,33 @@ class Region:
 
     def close(self) -> None:
         """Unmaps the region. No array over it may be touched afterwards."""
-        if self._base != memory.NULL:
-            memory.release(self._base, self.reserve_bytes)
-            self._base = memory.NULL
+        if self._window is not None and self._window.is_open:
+            self._window.release()
             if self._holes is not None:
                 self._holes.forget()
+        self._release_left()
         if self._memory_fd >= 0:
             os.close(self._memory_fd)
             self._memory_fd = -1
+
+
+def _truncate(fd: int, size_bytes: int) -> int:
+    try:
+        os.ftruncate(fd, size_bytes)
+    except OSError as error:
+        return -(error.errno or errno.EIO)
+    return 0
 
 
 class Mapping:
     """A file of another process's data directory, mapped read-only; no descriptor stays open, because there may be
     thousands of files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first: int = 0) -> None:
+        """``first``: what lies before this byte is not looked at."""
         self.bytes = 0
-        self._base = memory.NULL
+        self._head = b""
+        self._window: Window | None = None
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -315,42 +470,46 @@ class Mapping:
         try:
             size = os.fstat(fd).st_size // PAGE_BYTES * PAGE_BYTES
             if size:
-                self._base = reserved(memory.reserve(size), path)
-                mapped(memory.map_file(self._base, 0, fd, 0, size, writable=False), path)
+                self._head = os.pread(fd, TABLE_HEADER.size, 0)
+                start = min(first // PAGE_BYTES * PAGE_BYTES, size - PAGE_BYTES)
+                self._window = Window(start, size)
+                result = memory.map_file(self._window.pointer, start, fd, start, size - start, writable=False)
+                mapped(result, path)
                 self.bytes = size
-                self._cover_holes(fd, path)
+                self._cover_holes(fd, path, self._window)
+        except BaseException:
+            self.close()
+            raise
         finally:
             os.close(fd)
 
-    def _cover_holes(self, fd: int, path: Path) -> None:
+    @staticmethod
+    def _cover_holes(fd: int, path: Path, window: Window) -> None:
         """To read one would take disk space on some file systems, and fail on a full one. What the owner has not
         written yet is covered, too: it is behind all that a reader asks for, or not touched at this moment."""
         if reading_fills(fd):
-            for start, end in islice(find_holes(fd, self.bytes, is_own=False), MOST_PIECES):
-                mapped(memory.cover(self._base, start, end - start, writable=False), path)
+            holes = find_holes(fd, window.end, is_own=False, start=window.start)
+            for start, end in islice(holes, MOST_PIECES):
+                mapped(memory.cover(window.pointer, start, end - start, writable=False), path)
 
-    def items(self, dtype: np.dtype[Any], magic: bytes, log_id: int) -> npt.NDArray[Any]:
+    def items(self, dtype: np.dtype[Any], magic: bytes, log_id: int) -> Items:
         """The items behind the header page. Raises ``StoreError`` when it is not the table that is meant."""
-        if not self.bytes:
-            return np.empty(0, dtype)
-        page = bytes(memory.view(self._base, 0, TABLE_HEADER.size))
-        if page != TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id):
+        if self._window is None:
+            return Items(np.empty(0, dtype), 0)
+        if self._head != TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id):
             raise StoreError(f"{magic.decode()} does not belong to this log")
         count = (self.bytes - HEADER_BYTES) // dtype.itemsize
-        buffer = memory.view(self._base, HEADER_BYTES, count * dtype.itemsize)
-        return np.frombuffer(buffer, dtype)
+        buffer = memory.view(self._window.pointer, HEADER_BYTES, count * dtype.itemsize)
+        return Items(np.frombuffer(buffer, dtype), first_item(self._window.start, dtype.itemsize))
 
     def close(self) -> None:
-        if self.bytes:
-            memory.release(self._base, self.bytes)
-            self.bytes = 0
+        if self._window is not None:
+            self._window.release()
 
 
-def reserved(base: Any, path: Path) -> Any:
-    """Raises ``StoreError`` when there is no address space for a file."""
-    if base == memory.NULL:
-        raise NoAddressSpace(f"cannot reserve address space for {path.name}")
-    return base
+def first_item(start: int, item_bytes: int) -> int:
+    """The number of the first item of a table that lies as a whole behind the byte ``start`` of its file."""
+    return max(0, -(-(start - HEADER_BYTES) // item_bytes))
 
 
 def mapped(result: int, path: Path) -> None:

@@ -425,7 +425,7 @@ class _Mending:
     def _tell(self, log: MappedLog, tables: Tables, tick_ms: int) -> None:
         """What is lost: of each gap, the message numbers around it that nothing is known of."""
         parts = [np.zeros(0, np.int64)]
-        for start, stop in tables.spans(0, tables.next_id, _ROWS):
+        for start, stop in tables.spans(tables.messages.start, tables.next_id, _ROWS):
             parts.append(np.flatnonzero(tables.rows["state"][start:stop]) + start)
         known = np.concatenate(parts)
         positions = tables.rows["position"][known].astype(np.int64)

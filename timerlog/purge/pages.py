@@ -12,14 +12,16 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.mapped_file import Region
+from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import HEADER_BYTES, UInt64Array
 from timerlog.tables.table import Table
 from timerlog.tables.tables import Tables
 
 #: Half a megabyte at a time, so that nothing that touches the file waits long.
 _PAGES_A_STEP: Final = 128
+#: To pass over so many empty ones takes longer than to ask the file system where something begins.
+_MANY_PAGES: Final = 1 << 16
 
 Pages = UInt64Array
 Piece: TypeAlias = tuple[Region, int, int]  # and from which byte to which
@@ -102,9 +104,12 @@ class Reclaim:
 
     def _free_range(self, table: Table, end: int, start: int = 0) -> Iterator[list[Piece]]:
         """Frees the pages that hold only items below ``end``, from ``start`` on, below which all was freed."""
+        is_first = table not in self._freed
         start, end = max(start, self._freed.get(table, 0)), min(end, table.capacity)
         page = max(HEADER_BYTES, HEADER_BYTES + start * table.dtype.itemsize) // PAGE_BYTES
         last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
+        if is_first and last - page > _MANY_PAGES:  # another process has freed years of it
+            page = max(page, table.region.first_data(page * PAGE_BYTES) // PAGE_BYTES)
         while page < last and table.region.is_open:
             stop = min(last, page + _PAGES_A_STEP)
             yield [(table.region, page * PAGE_BYTES, stop * PAGE_BYTES)]
@@ -129,15 +134,15 @@ class Reclaim:
         """Whether nothing is on a page, and nothing can come there."""
         first = (page * PAGE_BYTES - HEADER_BYTES) // table.dtype.itemsize
         end = -(-((page + 1) * PAGE_BYTES - HEADER_BYTES) // table.dtype.itemsize)
-        if page == 0 or end > table.capacity:
+        if page == 0 or first < table.start or end > table.capacity:
             return False
         if bool(table.items[first:end].view(np.uint8).any()):
             return False
         if topic_id is None:
             return end <= self._tables.next_id
-        arrivals = self._tables.ids_of(topic_id)
+        arrivals = self._tables.topics[topic_id].arrivals.between(first, end)["id"]
         count = int(self._tables.native.topics[topic_id].count)
-        return end <= count and not arrivals[first:end].any()
+        return end <= count and not arrivals.any()
 
 
 def _pages_between(table: Table, first: int, end: int) -> Pages:

@@ -207,10 +207,10 @@ class LogColumns:
     def _note_damaged(self, ids: Int64Array, is_right: npt.NDArray[np.bool_]) -> None:
         if is_right.all() or len(self.damaged) >= _NOTED:
             return
-        rows = self._snapshot.rows
+        messages = self._snapshot.messages
         wrong = ids[~is_right]
-        wrong = wrong[(wrong > 0) & (wrong < len(rows))]
-        is_there = np.isin(rows["state"][wrong], (MessageState.SCHEDULED, MessageState.READY))
+        wrong = wrong[(wrong > 0) & (wrong < len(messages))]
+        is_there = np.isin(messages.take(wrong, "state"), (MessageState.SCHEDULED, MessageState.READY))
         self.damaged.update(wrong[is_there][:_NOTED].tolist())
 
     def headers(self, ids: Any) -> Any:

@@ -236,7 +236,7 @@ class AttemptReader:
             attempt.outcome, attempt.settled_ms = "lease_ended", attempt.next_ms
             attempt.next_ms = None
         if attempt.number == 1 and attempt.id:
-            row = self.snapshot.rows[attempt.id]
+            row = self.snapshot.messages.at(attempt.id)
             attempt.due_ms = max(int(row["deliver_at_ms"]), int(row["created_ms"]))
         elif attempt.number is not None:
             attempt.due_ms = fates.again_ms.get((attempt.group_id, attempt.seq, attempt.epoch - 1))

@@ -107,6 +107,10 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
             segment_bytes=first.segment_bytes,
             now_ms=now_ms,
             next_id=state.next_id_at(end),
+            first_id=state.first_id,
+            first_seqs={
+                topic.record.topic_id: topic.first_seq for topic in found.base.topics if topic.first_seq
+            },
             topics=list(state.topics.values()),
             groups=[group for group in state.groups.values() if group.topic_id in state.topics],
             timeline=state.timeline,
@@ -171,6 +175,7 @@ class _State:
     topics: dict[int, TopicRecord]
     groups: dict[int, GroupRecord]
     next_id: int
+    first_id: int  #: no message below it is there
     durable: int  #: the highest position that a MARK names
     timeline: int  #: see ``Description``
     gaps: list[tuple[int, int]]
@@ -183,6 +188,7 @@ class _State:
             topics={topic.record.topic_id: topic.record for topic in found.base.topics},
             groups={group.record.group_id: group.record for group in found.base.groups},
             next_id=found.base.next_id,
+            first_id=found.base.first_id,
             durable=found.durable_position,
             timeline=found.base.timeline,
             gaps=list(found.base.gaps),
@@ -235,6 +241,8 @@ def _note(log: LogView, positions: Int64Array, state: _State) -> None:
         ids = log.messages(positions[is_message])["id"].astype(np.int64)
         state.pending.append((positions[is_message], ids))
         state.next_id = max(state.next_id, int(ids[-1]) + 1)
+        # What was taken in as a whole has ids from before.
+        state.first_id = min(state.first_id, int(ids.min()))
     others = np.flatnonzero(~is_message)
     for position, head in zip(positions[others].tolist(), heads[others], strict=True):
         start, end = position + RECORD_HEAD_BYTES, position + int(head["record_bytes"])

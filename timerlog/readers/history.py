@@ -71,9 +71,9 @@ def history_of(
 ) -> History | None:
     """The events of a message up to a position of the log, at most ``limit`` records of them, as far as they are found
     before ``is_late``. None: there is no such message, or none any more."""
-    if not 0 < message_id < len(snapshot.rows):
+    if not 0 < message_id < len(snapshot.messages):
         return None
-    row = snapshot.rows[message_id]
+    row = snapshot.messages.at(message_id)
     topics = {topic.topic_id: topic for topic in snapshot.description.topics}
     topic = topics.get(int(row["topic_id"]))
     if topic is None or row["state"] in (MessageState.NONE, MessageState.DROPPED):

@@ -23,12 +23,14 @@ from timerlog.commitlog.records import GroupRecord, TopicRecord
 from timerlog.commitlog.view import LogView, Records
 from timerlog.errors import StoreError
 from timerlog.files.disk import LOG_FOLDER
+from timerlog.files.items import Items
 from timerlog.files.mapped_file import Mapping
 from timerlog.layout import (
     ARRIVAL,
     ARRIVALS_MAGIC,
     DELIVERIES_MAGIC,
     DELIVERY,
+    HEADER_BYTES,
     ROW,
     ROWS_MAGIC,
     Array,
@@ -52,6 +54,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     next_id: int
     topics: list[TopicRecord]
     groups: list[GroupRecord]
+    first_id: int = 0  #: no message below it is there
+    first_seqs: dict[int, int] = {}  #: by topic: no message with a number below it is in the topic
     timeline: int = 0  #: of the log; 0: the first
     gaps: list[tuple[int, int]] = []  #: ids from, to below which no message has
 
@@ -67,6 +71,8 @@ def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
         segment_bytes=log.segment_bytes,
         now_ms=now_ms,
         next_id=tables.next_id,
+        first_id=int(tables.native.first_id),
+        first_seqs=tables.first_seqs(),
         topics=[topic.record for topic in tables.topics.values()],
         groups=[group.record for group in tables.groups.values()],
         timeline=tables.timeline,
@@ -102,9 +108,11 @@ class Snapshot:
         self._is_topic[[*self.groups_of]] = True
         self._directory = Path(description.directory)
         self._mappings: list[Mapping] = []
-        self._tables: dict[str, Array] = {}
+        self._tables: dict[str, Items] = {}
         self.log = LogView(self._directory / LOG_FOLDER, description.segment_bytes)
-        self.rows = self._table("messages.table", ROW, ROWS_MAGIC)[: description.next_id]
+        rows = self._table("messages.table", ROW, ROWS_MAGIC, description.first_id)
+        #: Those below ``next_id``, by id.
+        self.messages = Items(rows.array[: description.next_id], rows.start)
 
     def chunks(
         self,
@@ -121,9 +129,11 @@ class Snapshot:
         wanted_topics = self.groups_of if topic_id is None else (topic_id,)
         copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
         step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
-        first_id, end_id = (1, len(self.rows)) if ids is None else (max(ids.start, 1), ids.stop)
-        for start, stop in spans(self.description.gaps, first_id, min(end_id, len(self.rows)), step):
-            rows = _copied(self.rows[start:stop])  # one moment for all columns
+        end_id = len(self.messages)
+        first_id, end_id = (1, end_id) if ids is None else (ids.start, min(ids.stop, end_id))
+        first_id = max(first_id, self.description.first_id, 1)
+        for start, stop in spans(self.description.gaps, first_id, end_id, step):
+            rows = _copied(self.messages.between(start, stop))  # one moment for all columns
             wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
             wanted &= (
                 self._have_topics(rows["topic_id"]) if topic_id is None else rows["topic_id"] == topic_id
@@ -144,24 +154,32 @@ class Snapshot:
     def records(self, ids: Int64Array) -> Records:
         """Where in the log messages are; what does not exist is not whole. Purging may move a message between a look at
         its row and a look at its record, behind what is mapped even: then both are looked at again."""
-        known = (ids > 0) & (ids < len(self.rows))
+        known = (ids >= self.messages.start) & (ids < len(self.messages))
         places = np.where(known, ids, 0)
         for _ in range(_LOOKS):
-            rows = _taken(self.rows, places)
+            rows = self.rows_of(places)
             found = self.log.records(ids, rows)
-            lost = np.flatnonzero(~found.is_whole & (self.rows["state"][places] != MessageState.NONE))
-            positions = self.rows["position"][places[lost]]
+            states = self.messages.take(places, "state")
+            lost = np.flatnonzero(~found.is_whole & (states != MessageState.NONE))
+            positions = self.messages.take(places[lost], "position")
             has_moved = bool((positions != rows["position"][lost]).any())
             if not self.log.map_more(positions.astype(np.int64)) and not has_moved:
                 break
         return found
 
+    def rows_of(self, ids: Int64Array) -> Array:
+        """The rows of messages below ``next_id``; zeros of those that are not there any more."""
+        start = self.messages.start
+        if not start or not len(ids) or int(ids.min()) >= start:
+            return _taken(self.messages.array, ids)
+        return self.messages.take(ids)
+
     def ids_of(self, topic_id: int, seqs: Int64Array) -> Int64Array:
         """The message that has each number in a topic; 0 where that is not known any more."""
-        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, ARRIVALS_MAGIC)
+        arrivals = self._arrivals(topic_id)
         inside = (seqs >= 0) & (seqs < len(arrivals))
         found = np.zeros(len(seqs), np.int64)
-        found[inside] = arrivals["id"][seqs[inside]]
+        found[inside] = arrivals.take(seqs[inside], "id")
         return found
 
     def close(self) -> None:
@@ -169,12 +187,17 @@ class Snapshot:
             mapping.close()
         self.log.close()
 
-    def _table(self, name: str, dtype: np.dtype[Any], magic: bytes) -> Array:
+    def _table(self, name: str, dtype: np.dtype[Any], magic: bytes, first: int) -> Items:
+        """``first``: no item below it is looked at."""
         if name not in self._tables:
-            mapping = Mapping(self._directory / name)
+            mapping = Mapping(self._directory / name, HEADER_BYTES + first * dtype.itemsize if first else 0)
             self._mappings.append(mapping)
             self._tables[name] = mapping.items(dtype, magic, self.description.log_id)
         return self._tables[name]
+
+    def _arrivals(self, topic_id: int) -> Items:
+        first = self.description.first_seqs.get(topic_id, 0)
+        return self._table(f"topics/{topic_id}.arrivals", ARRIVAL, ARRIVALS_MAGIC, first)
 
     def _expand(self, ids: Int64Array, rows: Array, with_deliveries: bool) -> Chunk:
         if self._have_no_groups(rows["topic_id"]):
@@ -203,7 +226,7 @@ class Snapshot:
     def _without_purged(self, chunk: Chunk) -> Chunk:
         """What was purged since the rows were copied is left out: its deliveries may have been gone already, and an
         acked message must not look like a new one. Purging removes the row first."""
-        is_there = self.rows["state"][chunk.ids] != MessageState.NONE
+        is_there = self.messages.take(chunk.ids, "state") != MessageState.NONE
         if is_there.all():
             return chunk
         kept = np.flatnonzero(is_there)
@@ -234,12 +257,12 @@ class Snapshot:
     def _seqs(self, topic_id: int, ids: Int64Array, rows: Array) -> Int64Array:
         """The topic_seq of each message, -1 before it is in its topic. The arrivals have the last word: a row that is
         being put right now may have its new state and not yet its number."""
-        arrivals = self._table(f"topics/{topic_id}.arrivals", ARRIVAL, ARRIVALS_MAGIC)
+        arrivals = self._arrivals(topic_id)
         seqs = rows["topic_seq"].astype(np.int64)
         if not len(arrivals):
             return np.full(len(seqs), -1, np.int64)
         inside = (seqs >= 0) & (seqs < len(arrivals))
-        is_there = arrivals["id"][np.where(inside, seqs, 0)].astype(np.int64) == ids
+        is_there = arrivals.take(np.where(inside, seqs, 0), "id").astype(np.int64) == ids
         return np.where(inside & is_there, seqs, -1)
 
     def times_delivered(self, groups: npt.NDArray[Any], deliveries: Array) -> Int64Array:
@@ -250,13 +273,12 @@ class Snapshot:
 
     def deliveries(self, group: GroupRecord, seqs: Int64Array) -> Array:
         """What a group knows of messages, by their numbers in its topic; nothing of those that it was never given."""
-        known = self._table(
-            f"topics/{group.topic_id}-{group.group_id}.deliveries", DELIVERY, DELIVERIES_MAGIC
-        )
+        name, first = f"topics/{group.topic_id}-{group.group_id}.deliveries", self.description.first_seqs
+        known = self._table(name, DELIVERY, DELIVERIES_MAGIC, first.get(group.topic_id, 0))
         deliveries = np.zeros(len(seqs), DELIVERY)
-        touched = (seqs >= 0) & (seqs < len(known))
+        touched = (seqs >= known.start) & (seqs < len(known))
         if touched.any():
-            _words(deliveries)[touched] = _words(_taken(known, seqs[touched]))
+            _words(deliveries)[touched] = _words(_taken(known.array, seqs[touched]))
         return deliveries
 
 

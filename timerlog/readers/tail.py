@@ -175,8 +175,8 @@ class TailReader:
                 name, topic_id = group.name, group.topic_id
             if topic_id in self._names:
                 message_id = int(self.snapshot.ids_of(topic_id, events.seqs[row : row + 1])[0])
-        elif not topic_id and 0 < message_id < len(self.snapshot.rows):
-            topic_id = int(self.snapshot.rows["topic_id"][message_id])
+        elif not topic_id and 0 < message_id < len(self.snapshot.messages):
+            topic_id = int(self.snapshot.messages.at(message_id)["topic_id"])
         time_ms, next_ms = int(events.times_ms[row]), int(events.next_ms[row])
         return LoggedEvent(
             event=EVENTS[int(events.kinds[row])],

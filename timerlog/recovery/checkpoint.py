@@ -23,7 +23,7 @@ from timerlog.commitlog.log import CommitLog
 from timerlog.errors import DECODE_ERRORS, DiskFull, UnsupportedFormat
 from timerlog.files.disk import Disk
 from timerlog.files.held_space import Reserve, Spare, allocate_lent
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import FORMAT_VERSION, NEWEST_RECORD
 from timerlog.tables.base_record import Base, capture
 from timerlog.tables.tables import Tables

@@ -16,7 +16,7 @@ def derive(tables: Tables, *, keys_are_kept: bool) -> None:
     for group_id in tables.groups:
         rebuild.group(native, group_id)
         tables.find_orders(group_id)
-    if not keys_are_kept:
+    if not keys_are_kept or tables.keys.is_worn:
         find_keys(tables)
 
 

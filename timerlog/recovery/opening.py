@@ -31,8 +31,8 @@ from timerlog.errors import BadSettings, DamagedLog
 from timerlog.files.checksums import are_as_they_were
 from timerlog.files.disk import Disk, segment_name
 from timerlog.files.held_space import Reserve
-from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.small_files import unseal
+from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -361,8 +361,9 @@ class Recovery:
                     refuse_newer_tables(self._directory)
                 remove_derived_files(self._directory)
             (self._directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        gaps = () if trusted is None else trusted.base.gaps
-        return Tables(self._directory, self.log_id, self._settings, self._reserve, gaps)
+        base = None if trusted is None else trusted.base
+        gaps, first_id = ((), 0) if base is None else (base.gaps, base.first_id)
+        return Tables(self._directory, self.log_id, self._settings, self._reserve, gaps, first_id)
 
     def _first_record(self) -> int:
         first = min(self._headers) + SEGMENT_HEADER_BYTES

@@ -43,7 +43,7 @@ class Replayer:
         while position < stop:
             result, position, need = native_log.replay(tables.native, position, stop)
             if result == native_log.NEED_ROWS:
-                tables.ensure_rows(max(need, tables.messages.capacity + 1))
+                tables.ensure_rows(need, need - 1)
             elif result == native_log.NEED_DELIVERIES:
                 tables.ensure_deliveries(need, tables.groups[need].deliveries.capacity + 1)
             elif result == native_log.NEED_KEYS:

@@ -20,7 +20,7 @@ from timerlog.files.disk import Disk
 from timerlog.files.small_files import seal, unseal
 from timerlog.layout import RecordType
 from timerlog.tables.apply import Applier
-from timerlog.tables.tables import Tables
+from timerlog.tables.tables import MAX_ID, Tables
 
 NAME: Final = "timeline"
 _FORMAT: Final = 1
@@ -30,6 +30,8 @@ LEAST_IDS: Final = 1 << 24
 IDS_A_MS: Final = 10
 #: At most this part of the ids that there are: a log may be restored again and again.
 _SHARE: Final = 4
+#: And at most so many. For each the table of messages becomes longer, if without disk space.
+_MOST_IDS: Final = (1 << 32) - 1
 #: No message is delivered so often to a group in the lost part. Epochs of a timeline begin above a multiple of it.
 EPOCHS: Final = 1 << 20
 _LAST_EPOCH: Final = (1 << 32) - 2
@@ -84,7 +86,7 @@ def begin(
 def _record(tables: Tables, mark: Mark, position: int, now_ms: int) -> TimelineRecord:
     native, next_id = tables.native, tables.next_id
     wanted = LEAST_IDS + IDS_A_MS * max(0, now_ms - mark.since_ms)
-    gap = min(wanted, (len(tables.messages.items) - next_id) // _SHARE)
+    gap = min(wanted, (MAX_ID + 1 - next_id) // _SHARE, _MOST_IDS)
     known = [int(native.groups[group_id].highest_epoch) for group_id in tables.groups]
     highest = max([tables.epoch_floor, *known, *tables.free_groups.values(), tables.name_fences.highest])
     return TimelineRecord(

@@ -45,11 +45,12 @@ class FillWheel:
             raise LogFailed("the timers could not be set again: the disk is full") from error
 
     def _turn_waits_back(self, group_id: int, now_ms: int, back_ms: int) -> int:
-        group, rows = self._native.groups[group_id], self._tables.deliveries_of(group_id)
+        group = self._native.groups[group_id]
         longest_ms = max(int(group.ack_wait_ms), int(group.max_backoff_ms))
         first, end = int(group.floor_seq), int(group.high_seq)
         moved = 0
         for start in range(first, end if back_ms > 0 else first, _SCAN):
+            rows = self._tables.deliveries_of(group_id)
             part = rows[start : min(start + _SCAN, end)]
             seqs = np.flatnonzero(part["time_ms"] > now_ms + longest_ms) + start
             # Leases may be longer than the settings say, when a request has named a time of its own: those of the clock

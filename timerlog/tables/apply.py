@@ -132,7 +132,7 @@ class Applier:
 
     def put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         end_seq = first_seq + delivery.runs_values(runs)
-        self.tables.ensure_arrivals(topic_id, end_seq)
+        self.tables.ensure_arrivals(topic_id, end_seq, first_seq)
         _check(apply.put(self.tables.native, topic_id, first_seq, runs), "PUT")
         assert self.tables.native.topics[topic_id].count >= end_seq, "what was put is in its topic"
         self.tick_ms = max(self.tick_ms, tick_ms)
@@ -181,7 +181,7 @@ class Applier:
         group = self.tables.groups[group_id]
         arrivals = self.tables.topics[group.record.topic_id].arrivals
         for first, count, epoch, at_ms in runs.tolist():
-            for seq in range(first, min(first + count, arrivals.capacity)):
+            for seq in range(max(first, arrivals.start), min(first + count, arrivals.capacity)):
                 if arrivals.items["id"][seq]:  # else it was purged
                     self.tables.failures.add(group_id, seq, Failure(epoch, at_ms, error))
 

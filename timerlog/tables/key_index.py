@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tickwheel_native import keys
-from timerlog.errors import StoreError
+from timerlog.errors import NoAddressSpace, StoreError
 from timerlog.files.held_space import Lender
-from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.mapped_file import Region
+from timerlog.files.window import PAGE_BYTES
 
 _FIRST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 40
@@ -37,6 +37,12 @@ class KeyIndex:
                 raise
             keys.init(self.region.pointer)
         keys.attach(native, self.region.pointer, self.region.allocated_bytes)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether so many partitions were left behind that there are few places for others: what is made anew begins
+        at the start of its file."""
+        return keys.bytes_to_resize(self._native, 0) > _MOST_BYTES // 2
 
     def clear(self) -> None:
         """An empty index, in a file that is allocated anew: parts of the old one were given back to the disk."""
@@ -85,7 +91,13 @@ class KeyIndex:
 
     def _ensure(self, size_bytes: int) -> None:
         """Disk blocks first: C writes only into what is allocated. Raises ``DiskFull``."""
-        self.region.ensure(size_bytes)
+        try:
+            self.region.ensure(size_bytes)
+        except NoAddressSpace as error:
+            error.advice = (
+                "Start the broker again: that makes the index of keys anew, in which most is left behind."
+            )
+            raise
         self._native.keys_allocated = self.region.allocated_bytes
 
 

@@ -1,12 +1,12 @@
 """A table: an array of items of one size in a mapped file that C and numpy share.
 
 The item's number is its place, so nothing is searched. The table grows at its end; items at its start go for good when
-what they say is purged, page by page, and then read as zeros.
+what they say is purged, page by page, and then read as zeros; from the next move on they have no addresses either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from timerlog.errors import StoreError
 from timerlog.files.held_space import Lender
-from timerlog.files.holes import PAGE_BYTES
-from timerlog.files.mapped_file import SMALLEST_STEP_BYTES, Region
-from timerlog.layout import FORMAT_VERSION, HEADER_BYTES, TABLE_HEADER
+from timerlog.files.items import Items, Numbers
+from timerlog.files.mapped_file import SMALLEST_STEP_BYTES, Region, first_item
+from timerlog.files.window import PAGE_BYTES
+from timerlog.layout import FORMAT_VERSION, HEADER_BYTES, TABLE_HEADER, Array
 
 
 class Table:
@@ -29,37 +30,78 @@ class Table:
         magic: bytes,
         dtype: np.dtype[Any],
         log_id: int,
-        reserve_bytes: int,
+        room_bytes: int,
         lender: Lender | None = None,
         gaps: Sequence[tuple[int, int]] = (),
+        *,
+        first: int = 0,
+        lowest: Callable[[], int] | None = None,
+        moved: Callable[[], None] | None = None,
     ) -> None:
-        """``gaps``: from, to below which there are no items."""
+        """``gaps``: from, to below which there are no items. ``first``: the first item that is not gone; ``lowest``
+        says later which one is, and ``moved`` is called when all items have other addresses. See ``Region``."""
         self.dtype = dtype
-        self.region = Region(path, reserve_bytes, lender, [self.span(*gap) for gap in gaps])
+        self._moved = moved
+        self._items: Items | None = None
+        self.region = Region(
+            path,
+            room_bytes,
+            lender,
+            [self.span(*gap) for gap in gaps],
+            first=self.span(first, first)[0] if first else 0,
+            lowest=None if lowest is None else lambda: self.span(lowest(), 0)[0],
+            moved=self._tell,
+        )
         header = TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
-        self.is_new = self.region.allocated_bytes == 0 or self._is_only_begun()
         try:
+            self.is_new = self.region.allocated_bytes == 0 or self._is_only_begun()
             self.region.ensure(HEADER_BYTES)
+            if self.is_new:
+                self.region.write(0, header)
+            elif self.region.read(0, len(header)) != header:
+                raise StoreError(f"{path} does not belong to this log")
         except BaseException:
             self.region.close()
             raise
-        page = self.region.array(np.uint8, 0, HEADER_BYTES)
-        if self.is_new:
-            page[: len(header)] = np.frombuffer(header, np.uint8)
-        elif bytes(page[: len(header)]) != header:
-            self.region.close()
-            raise StoreError(f"{path} does not belong to this log")
-        #: All items that the address space has room for; touch only those below ``capacity``.
-        self.items = self.region.array(dtype, HEADER_BYTES, (reserve_bytes - HEADER_BYTES) // dtype.itemsize)
 
     def _is_only_begun(self) -> bool:
         """Whether its creation was interrupted: the file has its first blocks, and no header yet."""
         size_bytes = self.region.allocated_bytes
-        return size_bytes <= SMALLEST_STEP_BYTES and not self.region.array(np.uint8, 0, size_bytes).any()
+        return size_bytes <= SMALLEST_STEP_BYTES and not any(self.region.read(0, size_bytes))
+
+    def _tell(self) -> None:
+        self._items = None
+        if self._moved is not None:
+            self._moved()
+
+    @property
+    def _all(self) -> Items:
+        if self._items is None:
+            count = (self.region.end - HEADER_BYTES) // self.dtype.itemsize
+            first = first_item(self.region.start, self.dtype.itemsize)
+            self._items = Items(self.region.array(self.dtype, HEADER_BYTES, count), first)
+        return self._items
+
+    @property
+    def items(self) -> Array:
+        """All items that there are addresses for: touch only those from ``start`` to below ``capacity``, and ask for
+        the array each time. After a move it is another one."""
+        return self._all.array
 
     @property
     def address(self) -> int:
-        return self.region.address + HEADER_BYTES
+        """Where item 0 would be; another place after a move."""
+        return (self.region.address + HEADER_BYTES) % (1 << 64)
+
+    @property
+    def start(self) -> int:
+        """The first item that has an address: those before it are gone."""
+        return self._all.start
+
+    @property
+    def near(self) -> int:
+        """So many items have addresses without a move."""
+        return (self.region.near - HEADER_BYTES) // self.dtype.itemsize
 
     def span(self, first: int, end: int) -> tuple[int, int]:
         """Where the items from ``first`` to below ``end`` begin and end in the file, in bytes."""
@@ -69,9 +111,29 @@ class Table:
     def capacity(self) -> int:
         return (self.region.allocated_bytes - HEADER_BYTES) // self.dtype.itemsize
 
+    def take(self, numbers: Numbers, field: str | None = None) -> Array:
+        """Copies of items below ``capacity``, or of one of their fields: zeros of those that have no addresses any
+        more. So are ``at`` and ``between``."""
+        return self._all.take(numbers, field)
+
+    def at(self, number: int) -> Any:
+        return self._all.at(number)
+
+    def between(self, first: int, end: int) -> Array:
+        return self._all.between(first, end)
+
     def ensure(self, items: int) -> None:
         """Makes room for ``items``. Raises ``DiskFull``."""
         self.region.ensure(HEADER_BYTES + items * self.dtype.itemsize)
+
+    def reach(self, items: int) -> None:
+        """Gives ``items`` addresses. Raises ``NoAddressSpace``."""
+        self.region.reach(HEADER_BYTES + items * self.dtype.itemsize)
+
+    def reach_down(self, item: int) -> None:
+        """Gives the items from this one on addresses. Raises ``NoAddressSpace``."""
+        if item < self.start:
+            self.region.reach_down(HEADER_BYTES + item * self.dtype.itemsize)
 
     def start_at(self, item: int) -> None:
         """In a new table: items below are gone for good, and take no disk space."""
@@ -80,7 +142,7 @@ class Table:
 
     def leave_to(self, item: int) -> None:
         """Items behind those that there is room for, up to this one, take no disk space and are never written."""
-        self.region.start_at(HEADER_BYTES + item * self.dtype.itemsize)
+        self.region.leave_to(HEADER_BYTES + item * self.dtype.itemsize)
 
     def pages_of(self, items: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """The numbers of the file's pages that hold these items."""

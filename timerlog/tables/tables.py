@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickwheel_native import apply, memory, rebuild
+from tickwheel_native import apply, lib, memory, purge, rebuild
 from tickwheel_native import store as native_store
 from timerlog.commitlog.records import GroupRecord, TimelineRecord, TopicRecord
-from timerlog.errors import UnsupportedFormat
+from timerlog.errors import LogAtItsEnd, UnsupportedFormat
 from timerlog.files.checksums import table_sum
 from timerlog.files.held_space import Lender
 from timerlog.files.mapped_file import Region
@@ -51,8 +52,11 @@ from timerlog.tables.key_index import KeyIndex
 from timerlog.tables.name_fences import NameFences
 from timerlog.tables.table import Table
 
-TIB: Final = 1 << 40
-GIB: Final = 1 << 30
+#: How much longer a table may become before it moves, in bytes of addresses.
+ROWS_ROOM: Final = 256 << 30
+TOPIC_ROOM: Final = 512 << 20
+#: The largest id that a message may have.
+MAX_ID: Final = lib.TW_MAX_ID
 _SCAN: Final = 1 << 20
 _MANY_TABLES: Final = 64
 _PARTITION_SHIFT: Final = 33 - KEY_PARTITIONS.bit_length()
@@ -87,8 +91,10 @@ class Tables:
         settings: StoreSettings,
         lender: Lender | None = None,
         gaps: Sequence[tuple[int, int]] = (),
+        first_id: int = 0,
     ) -> None:
-        """``gaps``: of the ids, as far as they are known; see ``leave_gap``."""
+        """``gaps``: of the ids, as far as they are known; see ``leave_gap``. ``first_id``: no message is there below it
+        that is in the tables."""
         max_topics, max_groups = settings.max_topics, settings.max_groups
         self.directory = directory
         self._lender = lender
@@ -116,16 +122,28 @@ class Tables:
         """How many topics each token has made, also those that are deleted."""
         self.name_fences = NameFences()
         self.ephemeral: set[int] = set()  #: groups that end some time after their last subscriber has left
-        # Address space is shared out: 47 bits of it have to do for all tables and the log.
-        self._arrivals_reserve = min(64 * GIB, 32 * TIB // max_topics // GIB * GIB)
-        self._deliveries_reserve = min(96 * GIB, 48 * TIB // max_groups // GIB * GIB)
+        #: By number: the first item of a topic's or a group's table for which the table moves.
+        self.arrivals_near = np.zeros(max_topics + 1, np.int64)
+        self.deliveries_near = np.zeros(max_groups + 1, np.int64)
         self._outstanding = np.zeros(HOLDERS, np.uint32)
         self._key_hashes = np.zeros(MAX_BATCH, np.uint32)
         self._key_counts = np.zeros(KEY_PARTITIONS, np.uint16)
         self.native = native_store.new()
         self._topic_structs = native_store.make_topics(self.native, max_topics + 1)
         self._group_structs = native_store.make_groups(self.native, max_groups + 1)
-        self.messages = Table(self._path("messages.table"), ROWS_MAGIC, ROW, log_id, TIB // 2, lender, gaps)
+        self.native.next_id = self.native.first_id = 1
+        self.messages = Table(
+            self._path("messages.table"),
+            ROWS_MAGIC,
+            ROW,
+            log_id,
+            ROWS_ROOM,
+            lender,
+            gaps,
+            first=first_id,
+            lowest=lambda: int(self.native.first_id),
+            moved=self._use_rows,
+        )
         with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
             undo.callback(self.messages.region.close)
             self.keys = KeyIndex(self._path("keys.index"), self.native, lender)
@@ -137,14 +155,47 @@ class Tables:
         return None if self.directory is None else self.directory / name
 
     def _fill_native(self) -> None:
-        native_store.use_rows(self.native, self.messages.address)
+        self._use_rows()
         native_store.use_scratch(self.native, self._outstanding, self._key_hashes, self._key_counts)
-        self.native.next_id = self.native.first_id = 1
         self.ensure_rows(2)
+
+    # -- addresses: whoever looks at a table asks for it each time --
+
+    def _use_rows(self) -> None:
+        native_store.use_rows(self.native, self.messages.address, self.messages.start)
+
+    def _use_arrivals(self, topic_id: int, table: Table) -> None:
+        native_store.use_arrivals(self.native, topic_id, table.address, table.start)
+        self.arrivals_near[topic_id] = table.near
+
+    def _use_deliveries(self, group_id: int, table: Table) -> None:
+        native_store.use_deliveries(self.native, group_id, table.address, table.start)
+        self.deliveries_near[group_id] = table.near
+
+    def _arrivals_moved(self, topic_id: int) -> None:
+        topic = self.topics.get(topic_id)
+        if topic is not None:  # else it is being opened
+            self._use_arrivals(topic_id, topic.arrivals)
+
+    def _deliveries_moved(self, group_id: int) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            self._use_deliveries(group_id, group.deliveries)
+            struct_ = self.native.groups[group_id]
+            struct_.floor_seq = max(int(struct_.floor_seq), group.deliveries.start)
+
+    def hold_rows(self, first_id: int) -> None:
+        """Until ``let_go_of_rows``, the rows from ``first_id`` on have addresses that stay good, also in another
+        thread. Raises ``NoAddressSpace``: then nothing is held."""
+        self.messages.reach_down(first_id)
+        self.messages.region.hold()
+
+    def let_go_of_rows(self) -> None:
+        self.messages.region.let_go()
 
     @property
     def rows(self) -> npt.NDArray[Any]:
-        """The MessageTable; index = message id."""
+        """The MessageTable; index = message id. Only rows from ``messages.start`` on may be looked at."""
         return self.messages.items
 
     def make_room_for_keys(self, count: int) -> None:
@@ -169,25 +220,38 @@ class Tables:
         """What a group knows of messages, by their numbers in its topic."""
         return self.groups[group_id].deliveries.items
 
+    def first_seqs(self) -> dict[int, int]:
+        """By topic: what lies before this number is gone; without those that have everything."""
+        found = {number: int(self.native.topics[number].first_seq) for number in self.topics}
+        return {number: first_seq for number, first_seq in found.items() if first_seq}
+
     def outstanding(self, holder: int) -> int:
         return int(self._outstanding[holder])
 
-    def ensure_rows(self, rows: int) -> None:
+    def ensure_rows(self, rows: int, first_id: int | None = None) -> None:
+        """Makes room for messages with ids below ``rows``; ``first_id``: from there on, also where there were none.
+        Raises ``DiskFull``, ``LogAtItsEnd``."""
+        if rows - 1 > MAX_ID:
+            raise LogAtItsEnd(f"the ids are at their end: {MAX_ID} is the last one that a message can have")
         self.messages.ensure(rows)
-        self.native.rows_allocated = self.messages.capacity
+        if first_id is not None:
+            self.messages.reach_down(first_id)
+        self.native.rows_allocated = min(self.messages.capacity, MAX_ID + 1)
 
     def refill_rows(self, first_id: int, end_id: int) -> None:
         """Makes sure that rows can be written, also where disk space was given back. Raises ``DiskFull``."""
         self.messages.region.refill(*self.messages.span(first_id, end_id))
 
     def start_rows(self, first_id: int, next_id: int, gaps: Sequence[tuple[int, int]] = ()) -> None:
-        """The table reaches up to ``next_id``, and nothing is there below ``first_id`` and in ``gaps``."""
-        native = self.native
+        """The table reaches up to ``next_id``, and nothing is there below ``first_id`` and in ``gaps``. Where messages
+        are there already, they say themselves which is the first."""
+        native, is_empty = self.native, self.next_id <= first_id
         self.messages.start_at(first_id)
         for start, end in gaps:
             self.leave_gap(start, end)
         self.ensure_rows(next_id)
-        native.first_id = max(int(native.first_id), first_id)
+        if is_empty:
+            native.first_id = max(int(native.first_id), first_id)
         native.next_id = max(int(native.next_id), next_id)
 
     # -- timelines --
@@ -242,12 +306,22 @@ class Tables:
             self.topics_made[record.maker] = self.topics_made.get(record.maker, 0) + 1
         self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
-        table = Table(path, ARRIVALS_MAGIC, ARRIVAL, self.log_id, self._arrivals_reserve, self._lender)
+        table = Table(
+            path,
+            ARRIVALS_MAGIC,
+            ARRIVAL,
+            self.log_id,
+            TOPIC_ROOM,
+            self._lender,
+            first=first_seq,
+            lowest=partial(purge.lowest_arrival, self.native, record.topic_id),
+            moved=partial(self._arrivals_moved, record.topic_id),
+        )
         table.start_at(first_seq)
         self.topics[record.topic_id] = Topic(record, table, {})
         self.topic_ids[record.name] = record.topic_id
         struct_ = self.native.topics[record.topic_id]
-        native_store.use_arrivals(self.native, record.topic_id, table.address)
+        self._use_arrivals(record.topic_id, table)
         struct_.allocated = table.capacity
         struct_.exists, struct_.first_seq = 1, first_seq
         struct_.shards, struct_.parent = record.shards, record.parent
@@ -325,15 +399,18 @@ class Tables:
         subscription holds anything, whatever the rows say."""
         struct_ = self.native.groups[group_id]
         high_seq = int(struct_.high_seq)
-        for start in range(int(struct_.floor_seq), high_seq, _SCAN):
+        for start in range(max(int(struct_.floor_seq), deliveries.start), high_seq, _SCAN):
             rows = deliveries.items[start : min(start + _SCAN, high_seq)]
             leased = (rows["state"] == DeliveryState.LEASED) & (rows["flags"] & IN_A_CHAIN == 0)
             held = np.bincount(rows["holder"][leased], minlength=HOLDERS)
             self._outstanding -= np.minimum(held, self._outstanding).astype(np.uint32)
 
-    def ensure_arrivals(self, topic_id: int, count: int) -> None:
+    def ensure_arrivals(self, topic_id: int, count: int, first_seq: int | None = None) -> None:
+        """``first_seq``: the first that will be written. Raises ``DiskFull``."""
         table = self.topics[topic_id].arrivals
         table.ensure(count)
+        if first_seq is not None:
+            table.reach_down(first_seq)
         self.native.topics[topic_id].allocated = table.capacity
 
     def add_group(self, record: GroupRecord) -> None:
@@ -343,12 +420,23 @@ class Tables:
         self.last_group_id = max(self.last_group_id, record.group_id)
         self.free_groups.pop(record.group_id, None)
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
-        table = Table(path, DELIVERIES_MAGIC, DELIVERY, self.log_id, self._deliveries_reserve, self._lender)
-        table.start_at(max(record.rows_from, int(self.native.topics[record.topic_id].first_seq)))
+        first_seq = int(self.native.topics[record.topic_id].first_seq)
+        table = Table(
+            path,
+            DELIVERIES_MAGIC,
+            DELIVERY,
+            self.log_id,
+            TOPIC_ROOM,
+            self._lender,
+            first=first_seq,
+            lowest=partial(purge.lowest_delivery, self.native, record.group_id),
+            moved=partial(self._deliveries_moved, record.group_id),
+        )
+        table.start_at(max(record.rows_from, first_seq))
         self.groups[record.group_id] = Group(record, table)
         self.topics[record.topic_id].groups[record.name] = record.group_id
         struct_, topic = self.native.groups[record.group_id], self.native.topics[record.topic_id]
-        native_store.use_deliveries(self.native, record.group_id, table.address)
+        self._use_deliveries(record.group_id, table)
         struct_.allocated = table.capacity
         struct_.topic_id = record.topic_id
         struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
@@ -410,6 +498,7 @@ class Tables:
         first = max(record.rows_from, int(self.native.topics[record.topic_id].first_seq))
         end = min(int(struct_.rows_from), table.capacity)
         if first < end:
+            table.reach_down(first)
             table.region.refill(*table.span(first, end))
 
     def ignore_order(self, group_id: int, *, ignores_order: bool) -> None:

@@ -97,7 +97,7 @@ class Rights:
         numbers = np.array(ids, np.uint64)
         there = numbers < self._tables.next_id
         topics = np.zeros(len(ids), np.int64)
-        topics[there] = self._tables.rows["topic_id"][numbers[there]]
+        topics[there] = self._tables.messages.take(numbers[there], "topic_id")
         good = [
             topic_id
             for topic_id in np.unique(topics).tolist()

@@ -61,7 +61,7 @@ def test_who_stands_still_makes_room(offline: Offline) -> None:
     world.now_s = IDLE_S
     for one in opened[1:]:
         with world.snapshots.working(one):
-            assert one.snapshot.rows is not None
+            assert one.snapshot.messages is not None
     with world.snapshots.working(opened[0]), pytest.raises(TooManyReadings):
         world.borrow(99).__enter__()
     world.now_s += IDLE_S - 1

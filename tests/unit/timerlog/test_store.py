@@ -14,7 +14,7 @@ from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import send
 from tickwheel_broker.errors import from_store
 from timerlog.errors import BadDirectory, BadSettings, DiskFull
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 from timerlog.tables.tables import Tables

@@ -96,9 +96,9 @@ def topic_names(topics: list[TopicRecord]) -> dict[int, str]:
 
 def parts_of(offline: Offline, rows: int) -> list[tuple[int, int]]:
     """What one task looks at: ids from, to below which, of at most so many rows of the MessageTable. Where no message
-    has an id there is none."""
+    has an id, or none any more, there is none."""
     description = offline.description
-    return list(spans(description.gaps, 1, description.next_id, rows))
+    return list(spans(description.gaps, max(1, description.first_id), description.next_id, rows))
 
 
 def count_messages(offline: Offline, ids: range, wanted: Wanted) -> dict[str, tuple[int, int]]:
@@ -227,7 +227,7 @@ class _Rows:
         # All of the batch is read from the same places of the log: a purge cannot come between two columns.
         batch = self._batch(chosen)
         is_right = self._log.are_right(chosen.ids)
-        is_there = self._snapshot.rows["state"][chosen.ids] != MessageState.NONE
+        is_there = self._snapshot.messages.take(chosen.ids, "state") != MessageState.NONE
         passed.vanished += int((~is_right & ~is_there).sum())
         for name in ("key", "order_key"):
             odd = pc.match_substring(batch.column(name), _NO_TEXT).fill_null(False)

@@ -12,7 +12,7 @@ import pytest
 from tickwheel_native import crc32c
 from timerlog.files import checksums
 from timerlog.files.checksums import BLOCK_BYTES, table_sum
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 
 MASK = (1 << 64) - 1
 

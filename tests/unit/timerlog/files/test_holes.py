@@ -13,8 +13,9 @@ import pytest
 from tests.support.stores.small_disk import small_tmpfs
 from timerlog.errors import DiskFull
 from timerlog.files import holes
-from timerlog.files.holes import PAGE_BYTES, Holes
+from timerlog.files.holes import Holes
 from timerlog.files.mapped_file import Region
+from timerlog.files.window import PAGE_BYTES
 
 PAGES = 64
 

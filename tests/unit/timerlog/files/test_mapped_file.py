@@ -12,8 +12,8 @@ import pytest
 from tickwheel_native import memory
 from timerlog.errors import DiskFull, StoreError
 from timerlog.files import mapped_file as region_module
-from timerlog.files.holes import PAGE_BYTES
 from timerlog.files.mapped_file import Region
+from timerlog.files.window import PAGE_BYTES
 
 MIB = 1024 * 1024
 

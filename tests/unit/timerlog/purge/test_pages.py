@@ -12,7 +12,7 @@ import pytest
 from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import send
 from tests.support.stores.purging import LATER_MS, ack, content, take
-from timerlog.files.holes import PAGE_BYTES
+from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import HEADER_BYTES
 from timerlog.purge.pages import Reclaim
 from timerlog.store import Store

@@ -237,8 +237,10 @@ def test_it_reads_while_the_store_goes_on(tmp_path: Path) -> None:
         pump(store, NOW_MS)
         store.deliver.fetch(group, store.holders.acquire(group), 7, 100, MIB, NOW_MS)
         assert sum(len(chunk.ids) for chunk in snapshot.chunks(topic)) == 100
-        last = list(range(91, 101))
-        records = snapshot.log.records(snapshot.rows["topic_seq"][last].astype("i8") + 1, snapshot.rows[last])
+        last = np.arange(91, 101)
+        records = snapshot.log.records(
+            snapshot.messages.take(last, "topic_seq").astype("i8") + 1, snapshot.messages.take(last)
+        )
         assert records.is_whole.all()
     finally:
         snapshot.close()

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.native.driver import MIB, NOW_MS, SMALL
+from tests.support.native.frames import send
 from tickwheel_native import lib
-from timerlog.errors import DiskFull
+from timerlog.errors import DiskFull, NoAddressSpace
 from timerlog.layout import KEYS_MAGIC
 from timerlog.settings import StoreSettings
+from timerlog.store import Store
+from timerlog.tables import key_index
 from timerlog.tables.key_index import KeyIndex
 from timerlog.tables.tables import Tables
 
@@ -87,3 +91,23 @@ def test_a_start_that_fails_gives_its_addresses_back(tmp_path: Path, monkeypatch
 
 def _refuse(region: object, bytes_needed: int) -> None:
     raise DiskFull("the disk is full")
+
+
+def test_an_index_whose_file_is_used_up_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that becomes larger or smaller leaves its place behind, which nothing takes again."""
+    monkeypatch.setattr(key_index, "_MOST_BYTES", 2 * MIB)
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    keys = [b"key-%d" % number for number in range(200)]
+    store.produce.ingest(send(topic, keys, keys=keys), NOW_MS)
+    with pytest.raises(NoAddressSpace, match="cannot grow") as refused:
+        for _ in range(30):
+            store.tables.keys.grow(7)
+    assert "again" in (refused.value.advice or "")
+    assert store.select.find("t", ["key-1", "key-199", "key-200"]) == [2, 200, 0]
+    store.close()
+    store = Store.open(tmp_path, SMALL, NOW_MS)
+    assert not store.tables.keys.is_worn
+    store.tables.keys.grow(7)
+    assert store.select.find("t", ["key-1", "key-199", "key-200"]) == [2, 200, 0]
+    store.close()

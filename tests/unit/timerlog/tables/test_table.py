@@ -42,7 +42,7 @@ class KilledError(Exception):
 def test_a_table_whose_creation_was_interrupted_is_new(tmp_path: Path) -> None:
     """Between its first blocks and its header."""
     path = tmp_path / "table"
-    with mock.patch.object(Region, "array", side_effect=KilledError), pytest.raises(KilledError):
+    with mock.patch.object(Region, "write", side_effect=KilledError), pytest.raises(KilledError):
         opened(path)
     assert path.stat().st_size == SMALLEST_STEP_BYTES
     table = opened(path)

@@ -138,6 +138,9 @@ def broker(folder: Path, *options: str) -> Iterator[dict[str, str]]:
         line = next(line for line in log.read_text().splitlines() if line.startswith("listening on "))
         words = line.removeprefix("listening on ").partition(", data in")[0].split(" and ")
         yield {word.partition("://")[0]: word for word in words}
+    except BaseException as error:
+        error.add_note(f"The broker had said:\n{log.read_text()[-4_000:]}")
+        raise
     finally:
         process.terminate()
         process.wait(PATIENCE_S)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Final
 
 import click
 
 from tickwheel_cli.shared.failures import CommandError
+
+EXTRAS: Final = "celery,cluster,dramatiq,push,query,rocketmq,spark,sql,web"
+"""Whose packages a benchmark imports, or a program that it starts."""
 
 
 @click.command(
@@ -26,6 +30,6 @@ def bench(ctx: click.Context) -> int:
         raise CommandError(
             "extra_missing",
             f"The benchmarks need {error.name}, which is not installed.",
-            "Install what they compare with: pip install 'tickwheel[celery,dramatiq,rocketmq,spark,sql,web]'.",
+            f"Install what they measure: pip install 'tickwheel[{EXTRAS}]'.",
         ) from error
     return int(import_module("tickwheel_bench").main(ctx.args) or 0)

@@ -15,26 +15,23 @@ BODY = "body"
 
 
 class Sight:
-    """Of one reader, in one directory."""
+    """Of one reader, in one directory. The names of topics are looked at only where rights depend on them: there may
+    be very many."""
 
     def __init__(self, granted: Granted, offline: Offline, filters: Iterable[Predicate]) -> None:
         """``filters``: of the reading; a body counts as hidden only where they let its topic pass."""
-        self._sees_all = granted.may_everywhere("query")
-        names = sorted(topic.name for topic in offline.description.topics)
-        self._visible = names if self._sees_all else [name for name in names if granted.may("query", name)]
-        self._without_body = (
-            ()
-            if granted.may_everywhere("consume")
-            else tuple(name for name in _passing(self._visible, filters) if not granted.may("consume", name))
-        )
+        self._granted = granted
+        self._offline = offline
+        self._filters = filters
 
     def columns(self, columns: Sequence[str], *, are_chosen: bool) -> tuple[str, ...]:
         """Those that may be read. Raises Forbidden where a body was asked for by name, and may not be read."""
-        if BODY not in columns or not self._without_body:
+        hidden = self._without_body() if BODY in columns else None
+        if hidden is None:
             return tuple(columns)
         if are_chosen:
             raise Forbidden(
-                f"The column body needs the right to consume each topic that is read, and {self._without_body[0]!r} "
+                f"The column body needs the right to consume each topic that is read, and {hidden!r} "
                 "may not be consumed.",
                 advice="Leave out body, choose topics by filters, or have the right granted: consume:TOPIC.",
             )
@@ -43,7 +40,22 @@ class Sight:
     @property
     def predicates(self) -> list[Predicate]:
         """What each row must meet besides."""
-        return [] if self._sees_all else [Predicate("topic", "is_in", self._visible)]
+        if self._granted.may_everywhere("query"):
+            return []
+        return [Predicate("topic", "is_in", self._visible())]
+
+    def _visible(self) -> list[str]:
+        names = sorted(topic.name for topic in self._offline.description.topics)
+        if self._granted.may_everywhere("query"):
+            return names
+        return [name for name in names if self._granted.may("query", name)]
+
+    def _without_body(self) -> str | None:
+        """The first topic that is read, and whose bodies may not be."""
+        if self._granted.may_everywhere("consume"):
+            return None
+        passing = _passing(self._visible(), self._filters)
+        return next((name for name in passing if not self._granted.may("consume", name)), None)
 
 
 def _passing(names: list[str], filters: Iterable[Predicate]) -> list[str]:

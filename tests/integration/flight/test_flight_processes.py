@@ -16,9 +16,9 @@ import pytest
 
 import tickwheel.arrow
 from tests.integration.flight.conftest import Served
-from tests.support.flight.calling import Caller, calling, flight_pids, flight_url, told
+from tests.support.flight.calling import Caller, calling, flight_url, told
 from tests.support.processes.cli_harness import Shell
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon, is_refused
 from tests.support.processes.piped import Piped
 from tickwheel import sync
 from tickwheel.arrow.columns import COLUMNS
@@ -27,7 +27,7 @@ from tickwheel.arrow.network import Flights
 from tickwheel.arrow.places import describe
 from tickwheel.arrow.predicates import parse_conditions
 from tickwheel.errors import TickwheelError, TokenRevoked
-from tickwheel_bench.processes import wait_until
+from tickwheel_bench.processes import is_gone, wait_until
 
 BODY = bytes(1_000_000)
 BODIES = 70
@@ -41,22 +41,6 @@ def with_flight(directory: Path, **settings: Any) -> Daemon:
 def fill_with_bodies(url: str) -> None:
     with sync.Client(url) as client:
         client.send_many("large", [BODY] * BODIES)
-
-
-def is_alive(pid: int) -> bool:
-    """A process that has ended, and that nobody has asked for, is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def is_refused(url: str) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), PATIENCE_S).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 def rest_of(reader: pa.RecordBatchReader) -> TickwheelError:
@@ -77,12 +61,12 @@ def test_readers_go_on_when_it_was_killed(tmp_path: Path) -> None:
         assert before.num_rows == BODIES
         reader = tickwheel.arrow.messages(daemon.url, columns=["id", "body"])
         assert reader.read_next_batch().num_rows < BODIES
-        os.kill(flight_pids(daemon)[-1], signal.SIGKILL)
+        os.kill(daemon.child_pids[-1], signal.SIGKILL)
         assert rest_of(reader).code in ("not_connected", "data")
         # This waits until it was started anew.
         again = tickwheel.arrow.messages(daemon.url, columns=["id", "topic"])
         assert again.read_all() == before
-        assert len(flight_pids(daemon)) == 2
+        assert len(daemon.child_pids) == 2
         with sync.Client(daemon.url) as client:
             client.send("large", b"later")
         with calling(url) as caller:
@@ -91,14 +75,14 @@ def test_readers_go_on_when_it_was_killed(tmp_path: Path) -> None:
         ended = [event for event in daemon.events() if event["event"] == "process ended"]
         assert [event["how"] for event in ended] == ["SIGKILL"]
     assert daemon.process.wait() == 0
-    assert not any(is_alive(pid) for pid in flight_pids(daemon))
+    assert all(is_gone(pid) for pid in daemon.child_pids)
     assert is_refused(url)
 
 
 def test_nothing_is_left_of_a_broker_that_was_killed(tmp_path: Path) -> None:
     daemon = with_flight(tmp_path / "data").start()
     url = flight_url(daemon)
-    (pid,) = flight_pids(daemon)
+    (pid,) = daemon.child_pids
     daemon.kill()
     # The next one has the port at once.
     with with_flight(tmp_path / "data", flight_listen=url.rpartition("//")[2]) as following:
@@ -108,10 +92,10 @@ def test_nothing_is_left_of_a_broker_that_was_killed(tmp_path: Path) -> None:
         assert tickwheel.arrow.messages(following.url, columns=["topic"]).read_all().to_pylist() == [
             {"topic": "tea"}
         ]
-        wait_until(lambda: not is_alive(pid))
-        (second,) = flight_pids(following)
+        wait_until(lambda: is_gone(pid))
+        (second,) = following.child_pids
         following.kill()
-        wait_until(lambda: not is_alive(second))
+        wait_until(lambda: is_gone(second))
         assert is_refused(url)
 
 
@@ -127,8 +111,8 @@ def test_it_ends_in_order_though_a_reader_stands_still(tmp_path: Path) -> None:
         assert daemon.stop() == 0
         assert told(stream.read_all)[0] != ""
         caller.close()
-    (pid,) = flight_pids(daemon)
-    assert not is_alive(pid)
+    (pid,) = daemon.child_pids
+    assert is_gone(pid)
     assert is_refused(url)
     assert not [event for event in daemon.events() if event["level"] == "error"]
 
@@ -163,7 +147,7 @@ def test_what_the_broker_cannot_begin_with(tmp_path: Path, prelude: str, code: s
     (event,) = [event for event in daemon.events() if event["event"] == "stopped"]
     assert event["code"] == code
     assert "flight" in event["advice"]
-    assert not flight_pids(daemon)
+    assert not daemon.child_pids
     assert not (tmp_path / "data").exists()
 
 

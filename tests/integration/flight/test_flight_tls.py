@@ -17,7 +17,7 @@ import trustme
 
 import tickwheel.arrow
 from tests.support.clients.certificates import Files
-from tests.support.flight.calling import Caller, flight_pids, wait_for_flight
+from tests.support.flight.calling import Caller, wait_for_flight
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.processes.piped import Piped
@@ -146,7 +146,7 @@ def test_new_certificates_are_seen_by_new_readers(tmp_path: Path, files: Files) 
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: shown_certificate(url, files) not in (None, first))
         assert rows(daemon, ca_file=files.ca_path) == ROWS
-        assert len(flight_pids(daemon)) == 1  # by the same process
+        assert len(daemon.child_pids) == 1  # by the same process
 
 
 def test_a_key_that_cannot_be_used_changes_nothing(tmp_path: Path, files: Files) -> None:
@@ -161,7 +161,7 @@ def test_a_key_that_cannot_be_used_changes_nothing(tmp_path: Path, files: Files)
         wait_until(lambda: [one for one in daemon.events() if "flight" in one["logger"]])
         assert shown_certificate(url, files) == first
         assert rows(daemon, ca_file=files.ca_path) == ROWS
-        assert len(flight_pids(daemon)) == 1
+        assert len(daemon.child_pids) == 1
         Path(files.key_path).write_bytes(key)
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.support.clients.certificates import Files
 from tests.support.clients.http_client import get
 from tests.support.processes.cli_harness import Shell
-from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
-from tickwheel_bench.processes import wait_until
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon, is_refused
+from tickwheel_bench.processes import is_gone, wait_until
 
 
 def with_web(directory: Path, **settings: object) -> Daemon:
@@ -27,39 +27,18 @@ def url_of(daemon: Daemon) -> str:
     return str(daemon.wait_for_event("started", exactly=True)["web"])
 
 
-def children(daemon: Daemon) -> list[int]:
-    """All that it has started so far."""
-    return [event["pid"] for event in daemon.events() if event["event"] == "process started"]
-
-
-def is_alive(pid: int) -> bool:
-    """A process that has ended, and that nobody has asked for, is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def is_refused(url: str) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), PATIENCE_S).close()
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
 def test_requests_only_wait_while_it_is_started_anew(tmp_path: Path) -> None:
     with with_web(tmp_path / "data") as daemon:
         url = url_of(daemon)
         for number in range(2):
             assert get(f"{url}/v1/stats").status == 200
-            assert len(children(daemon)) == number + 1
-            os.kill(children(daemon)[-1], signal.SIGKILL)
+            assert len(daemon.child_pids) == number + 1
+            os.kill(daemon.child_pids[-1], signal.SIGKILL)
         assert get(f"{url}/v1/stats").status == 200
         ended = [event for event in daemon.events() if event["event"] == "process ended"]
         assert [event["how"] for event in ended] == ["SIGKILL"] * 2
     assert daemon.process.wait() == 0
-    assert not any(is_alive(pid) for pid in children(daemon))
+    assert all(is_gone(pid) for pid in daemon.child_pids)
     assert is_refused(url)
 
 
@@ -67,12 +46,12 @@ def test_nothing_is_left_of_a_broker_that_was_killed(tmp_path: Path) -> None:
     daemon = with_web(tmp_path / "data").start()
     url = url_of(daemon)
     assert get(f"{url}/v1/stats").status == 200
-    (pid,) = children(daemon)
+    (pid,) = daemon.child_pids
     daemon.kill()
     # The next one has the port at once.
     with with_web(tmp_path / "data", web_port=int(url.rpartition(":")[2])):
         assert get(f"{url}/v1/stats").status == 200
-    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: is_gone(pid))
     assert is_refused(url)
 
 
@@ -86,7 +65,7 @@ def test_it_ends_in_order_with_the_broker(tmp_path: Path) -> None:
         assert daemon.stop() == 0
         connection.close()
     assert not [event for event in daemon.events() if event["level"] in ("warning", "error")]
-    assert not is_alive(children(daemon)[0])
+    assert is_gone(daemon.child_pids[0])
 
 
 def test_with_tls_that_is_renewed_and_tokens(tmp_path: Path) -> None:

@@ -95,11 +95,6 @@ def flight_url(daemon: Daemon) -> str:
     return url
 
 
-def flight_pids(daemon: Daemon) -> list[int]:
-    """All that the broker has started so far; the last is the one that runs."""
-    return [event["pid"] for event in daemon.events() if event["event"] == "process started"]
-
-
 def defects(daemon: Daemon) -> list[dict[str, Any]]:
     """What the process says are defects of its own."""
     return [event for event in daemon.events() if event["event"] == "a call ended by a defect"]

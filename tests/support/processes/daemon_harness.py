@@ -135,6 +135,11 @@ class Daemon:
                     found.append(json.loads(line))
         return found
 
+    @property
+    def child_pids(self) -> list[int]:
+        """All processes that it has started so far; the last is the one that runs."""
+        return [event["pid"] for event in self.events() if event["event"] == "process started"]
+
     def wait_for_event(self, text: str, *, exactly: bool = False) -> dict[str, Any]:
         """The first logged event whose text contains `text`, or is `text`; waits for it."""
         deadline = time.monotonic() + PATIENCE_S
@@ -184,6 +189,15 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise
+
+
+def is_refused(url: str) -> bool:
+    """Whether nobody listens on its port."""
+    try:
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 async def wait_ready(client: tickwheel.Client, topic: str, messages: int) -> None:

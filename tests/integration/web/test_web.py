@@ -136,6 +136,9 @@ async def test_any_body_and_how_it_is_shown(
         (" ", b"\x00", "application/octet-stream"),
         ("json", b'{"text": "hi"}', "application/json"),
         ("text/json", b'{"text": "hi"}', "application/json"),
+        ("*/*", b'{"text": "hi"}', "application/json"),
+        ("application/*", b"hi", "application/octet-stream"),
+        ("application/vnd.api+json", b'{"text": "hi", "delay": "1h"}', "application/json"),
         (
             "text/plain;charset=UTF-8",
             b' {"body": 1, "deliver_at": "2031-05-01T09:00:00Z"}',
@@ -155,6 +158,26 @@ async def test_a_body_whose_type_nobody_chose_is_no_message(
 
 
 @pytest.mark.parametrize(
+    ("path", "headers", "body"),
+    [
+        ("", {"content-type": "text/plain", "TW-Delay": "1h"}, b"hi"),
+        ("", {"content-type": "text/plain", "tw-deliver-at": "2031-05-01T09:00:00Z"}, b"hi"),
+        ("", {"content-type": "application/octet-stream", "tw-headers-shop": "berlin"}, b"hi"),
+        ("", {"content-type": "application/json", "tw-header-shop": "berlin"}, b'{"text": "hi"}'),
+        ("", {"content-type": "application/json", "tw-delay": "1h"}, b'{"text": "hi"}'),
+        ("/batch", {"content-type": "application/json", "tw-header-shop": "berlin"}, b'[{"text": "hi"}]'),
+    ],
+)
+async def test_headers_that_would_be_passed_over_are_refused(
+    ask: Caller, path: str, headers: dict[str, str], body: bytes
+) -> None:
+    answer = await ask("POST", TOPIC.format("beside") + path, body=body, headers=headers)
+    assert (answer.status, answer.code) == (400, "bad_argument")
+    assert next(name for name in headers if name.lower().startswith("tw-")).lower() in answer.json["detail"]
+    assert (await ask("GET", "/v1/topics/beside")).code == "unknown_topic"
+
+
+@pytest.mark.parametrize(
     ("content_type", "body"),
     [
         ("application/octet-stream", b'{"text": "hi", "delay": "1h"}'),
@@ -162,6 +185,7 @@ async def test_a_body_whose_type_nobody_chose_is_no_message(
         ("text/plain", b'{"text": "hi", "delay": "1h", "of": "ada"}'),
         ("text/plain", b'{"key": "a", "delay": "1h"}'),
         ("text/plain", b"{text: hi}"),
+        ("application/cloudevents+json", b'{"specversion": "1.0", "id": "a"}'),
     ],
 )
 async def test_a_body_whose_type_was_chosen_is_stored_as_it_is(

@@ -212,7 +212,9 @@ def serve(extras: Sequence[str]) -> None:
             assert get(f"http://127.0.0.1:{port}/livez") == "ok\n"
             assert "tickwheel_" in get(f"http://127.0.0.1:{port}/metrics")
         if "query" in extras:
-            assert "shell" in run(urls["tickwheel"], "query", "select topic from messages order by id")
+            assert "shell" in run(
+                urls["tickwheel"], "query", "--timeout", "2m", "select topic from messages order by id"
+            )
     if "sql" in extras or "django" in extras:
         try_outbox()
 

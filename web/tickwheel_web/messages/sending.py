@@ -27,14 +27,13 @@ from tickwheel_web.bodies import CONTENT_TYPE, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.large.aside import aside
 from tickwheel_web.large.pieces import PIECE_BYTES, lines_of, pieces_of
-from tickwheel_web.messages.raw import need_raw
+from tickwheel_web.messages.raw import headers_beside, need_none_beside, need_raw
 from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
 from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none, read_other
 from tickwheel_web.wording import of_json
 
-HEADER_PREFIX: Final = "tw-header-"
 _SEND: Final = msgspec.json.Decoder(Send, dec_hook=read_other)
 _SENDS: Final = msgspec.json.Decoder(list[Send], dec_hook=read_other)
 _RAWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -79,13 +78,9 @@ def made_ready(message: Send) -> Ready:
 
 
 def _raw(request: Request, query: Any, body: bytes) -> Ready:
-    """A message whose body is the request's. Raises BadTime, Refused (415)."""
+    """A message whose body is the request's. Raises BadTime, Refused (400, 415)."""
     need_raw(request, body)
-    headers: dict[str, Any] = {
-        name[len(HEADER_PREFIX) :]: reading.header_text(value)
-        for name, value in request.headers.items()
-        if name.startswith(HEADER_PREFIX)
-    }
+    headers: dict[str, Any] = {**headers_beside(request)}
     if given := request.headers.get("content-type"):
         headers.setdefault(CONTENT_TYPE, given)
     return Ready(
@@ -109,6 +104,7 @@ async def send_message(asked: Asked) -> Response:
                 "Query parameters are for bodies that are no JSON. Write them as fields.",
                 pointer=f"?{next(iter(asked.request.query_params))}",
             )
+        need_none_beside(asked.request)
         ready = made_ready(await reading.decode_large(Send, asked.body))
     else:
         ready = _raw(asked.request, asked.query, asked.body)
@@ -128,6 +124,7 @@ async def send_batch(asked: Asked) -> Response:
         raise BadArgument(
             "Idempotency-Key would be the key of many messages.", advice="Give each message a key of its own."
         )
+    need_none_beside(asked.request)
     content_type = reading.media_type(asked.request)
     if len(asked.body) > PIECE_BYTES:  # others are served meanwhile
         results, parts = await aside(_sorted, asked.body, content_type)

@@ -308,7 +308,10 @@ def test_what_is_as_good_as_an_int_is_one(places: Places) -> None:
     table = MessageTable(places.database, "numpy").create([sa.Column("size", sa.Integer)])
     with places.database.begin() as connection:
         ids = [table.send(connection, size=np.int64(5), priority=np.uint8(7)) for _ in range(3)]
-        rows = [{"size": np.int32(5), "time_next": np.int64(7), "priority": None}, {"id": None, "size": True}]
+        rows = [
+            {"size": np.int32(5), "time_next": np.int64(10**18 + 7), "priority": None},
+            {"id": None, "size": True},
+        ]
         assert table.send_many(connection, rows) == 2
         assert table.ack(connection, np.array(ids[:1])) == 1
         assert table.cancel(connection, {np.int64(ids[1])}) == 1

@@ -311,7 +311,11 @@ async def test_lower_numbers_first_then_the_oldest_and_nothing_starves(database_
             table.send_many(
                 connection,
                 [
-                    {"message": f"{priority} {age}", "priority": priority, "time_next": 1_000_000 - age}
+                    {
+                        "message": f"{priority} {age}",
+                        "priority": priority,
+                        "time_next": 10**18 + 1_000_000 - age,
+                    }
                     for age in range(10)
                     for priority in (1, 50, 100)
                 ],

@@ -218,6 +218,9 @@ def test_wrong_arguments_say_what_is_wrong(database_url: str) -> None:
             ({"epoch": 1}, BadArgument, "epoch"),
             ({"time_acked": 1}, BadArgument, "time_acked"),
             ({"time_next": None}, BadTime, "never"),
+            ({"time_next": 1_935_392_400}, BadTime, "January 1970 in nanoseconds. Are seconds"),
+            ({"time_next": 1_935_392_400_000}, BadTime, "January 1970 in nanoseconds. Are seconds"),
+            ({"time_next": 10**18 - 1}, BadTime, "September 2001 in nanoseconds. Are seconds"),
             ({"delay_ms": 5, "deliver_at": 5}, BadTime, "Both"),
             ({"delay_ms": -1}, BadTime, "negative"),
             ({"delay": "soon"}, BadTime, "str"),
@@ -271,7 +274,7 @@ def test_send_many_takes_rows_of_different_columns(database_url: str) -> None:
         with table.database.begin() as connection:
             sent = table.send_many(
                 connection,
-                [{"message": "a"}, {"message": "b", "priority": 3}, {"time_next": 5}, {"message": "c"}],
+                [{"message": "a"}, {"message": "b", "priority": 3}, {"time_next": 10**18}, {"message": "c"}],
                 priority=9,
                 delay=timedelta(hours=1),
             )
@@ -279,7 +282,7 @@ def test_send_many_takes_rows_of_different_columns(database_url: str) -> None:
             assert table.send_many(connection, []) == 0
         found = sorted(rows(table, "message", "priority", "time_next"), key=str)
         assert [one[:2] for one in found] == [("a", 9), ("b", 3), ("c", 9), (None, 9)]
-        assert found[-1][2] == 5
+        assert found[-1][2] == 10**18
         assert found[0][2] > table.database.now_ns()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from anyio.abc import ByteStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from tests.unit.tickwheel.server_frames import DeliverItem, encode_ack_ok, encode_deliver, encode_send_ok
+from tickwheel import Client
 from tickwheel.protocol.bodies.requests import (
     Answer,
     Cancel,
@@ -462,3 +464,10 @@ def _rows(topic: str, columns: SendColumns) -> list[Stored]:
         )
         for index, body in enumerate(columns.bodies)
     ]
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[tuple[FakeServer, Client]]:
+    """A client of it."""
+    async with FakeServer() as server, Client(dial=server.dial, **options) as client:
+        yield server, client

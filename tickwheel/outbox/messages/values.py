@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -23,15 +24,19 @@ from sqlalchemy.exc import (
 )
 
 from tickwheel.client.checks import encoded, shown, whole, whole_or_none
+from tickwheel.client.times import EPOCH
 from tickwheel.outbox.database import Kind, error_code
-from tickwheel.outbox.messages.backoff import LATEST_NS
+from tickwheel.outbox.messages.backoff import LATEST_NS, NS_A_MS
 from tickwheel.outbox.messages.columns import bits_of, range_of
 from tickwheel.protocol.errors import BadArgument, BadTime
+from tickwheel.protocol.limits import LEAST_NUMBER_MS
 
 Check: TypeAlias = Callable[[Any, str], Any]
 """A value of a column, and how it is called in messages; returns what is stored."""
 
 _HEX_DIGITS: Final = 32
+_LEAST_NS: Final = LEAST_NUMBER_MS * NS_A_MS
+_TIME_ADVICE: Final = "Use whole nanoseconds since 1970, up to the year 2262; deliver_at= takes datetimes."
 _OTHER_TYPE: Final = ("42804", "42883", "22P02")
 """PostgreSQL: a value of another type than the column, no operator for the two, a text that is none of the type."""
 
@@ -112,7 +117,13 @@ class Values:
         if number is None or not 0 <= number <= LATEST_NS:
             raise BadTime(
                 f"{name} is {shown(value)}.",
-                advice="Use whole nanoseconds since 1970, up to the year 2262; deliver_at= takes datetimes.",
+                advice=_TIME_ADVICE,
+            )
+        if 0 < number < _LEAST_NS:
+            at = EPOCH + timedelta(microseconds=number // 1_000)
+            raise BadTime(
+                f"{name}={number} is {at:%B %Y} in nanoseconds. Are seconds or milliseconds meant?",
+                advice=f"{_TIME_ADVICE} 0 is now.",
             )
         return number
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 import tickwheel
 from tests.support.clients.waiting import until
 from tests.unit.tickwheel.both import on_both
-from tests.unit.tickwheel.fake_server import FakeServer
+from tests.unit.tickwheel.fake_server import FakeServer, serving
 from tickwheel import CancelResult, Client, RescheduleResult, SendResult
 from tickwheel.errors import (
     BadArgument,
@@ -37,12 +35,6 @@ from tickwheel.protocol.bodies.requests import OpenTopic
 from tickwheel.protocol.machine import Requested, SendRequested, ServerEvent
 
 AT_MS = 1_935_403_200_000  # 2031-05-01T12:00Z
-
-
-@asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[FakeServer, Client]]:
-    async with FakeServer() as server, Client(dial=server.dial, **options) as client:
-        yield server, client
 
 
 @on_both
@@ -181,27 +173,6 @@ async def test_send_many_with_a_value_for_each() -> None:
 
 
 SECONDS = AT_MS // 1_000
-NUMBERS: dict[str, Callable[[Client], Awaitable[object]]] = {
-    "send": lambda client: client.send("tea", b"a", deliver_at=SECONDS),
-    "send at 0": lambda client: client.send("tea", b"a", deliver_at=0),
-    "send just before": lambda client: client.send("tea", b"a", deliver_at=10**12 - 1),
-    "send_many": lambda client: client.send_many("tea", [b"a"], deliver_at=SECONDS),
-    "reschedule": lambda client: client.reschedule("tea", key="k", deliver_at=SECONDS),
-    "redeliver": lambda client: client.redeliver("tea", key="k", deliver_at=SECONDS),
-    "schedule": lambda client: client.create_schedule("s", "tea", cron="@daily", start=SECONDS),
-    "schedule's end": lambda client: client.create_schedule("s", "tea", cron="@daily", until=SECONDS),
-    "seek_group": lambda client: client.seek_group("tea", "g", to=SECONDS),
-}
-
-
-@on_both
-async def test_a_number_of_seconds_is_no_moment() -> None:
-    async with serving() as (server, client):
-        for name, ask in NUMBERS.items():
-            with pytest.raises(BadTime, match=r"in milliseconds. Are seconds meant\?") as refused:
-                await ask(client)
-            assert "A moment before September 2001 needs a datetime." in refused.value.advice, name
-        assert server.seen(SendRequested) == []
 
 
 @on_both

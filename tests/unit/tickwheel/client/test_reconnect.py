@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable
 
 import anyio
 import pytest
 
 from tests.unit.tickwheel.both import on_both
-from tests.unit.tickwheel.fake_server import FakeServer
+from tests.unit.tickwheel.fake_server import FakeServer, serving
 from tickwheel import Client, SendResult
 from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.errors import (
@@ -30,12 +28,6 @@ from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.machine import AckRequested, Requested, SendRequested, ServerEvent
 
 Hook = Callable[[ServerEvent], str | None]
-
-
-@asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[FakeServer, Client]]:
-    async with FakeServer() as server, Client(dial=server.dial, **options) as client:
-        yield server, client
 
 
 def once(kind: type, action: str) -> Hook:

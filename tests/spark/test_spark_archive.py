@@ -16,9 +16,11 @@ from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import archived, check_each_once, files_of, ids_at, work_off
 from tickwheel.spark import ArchiveBusy, ArchiveDamaged, SourceError, archive_messages
 from tickwheel.spark.archive import ArchiveReport, TopicCount, archiving
-from tickwheel.spark.archive.layout import OURS, Archive
+from tickwheel.spark.archive.directory import DirectoryArchive
+from tickwheel.spark.archive.manifest import OURS
 from tickwheel.spark.archive.source import SCHEMA
 from tickwheel.spark.archive.tasks import run_tasks
+from tickwheel.spark.storage import DirectoryFiles, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,19 +186,19 @@ def test_damage_is_found_before_anything_is_dropped(
     work_off(client, "t", 100)
     check_files = archiving.check_files
 
-    def spoil(spark: SparkSession, files: list[tuple[Path, Any]]) -> None:
-        path = files[0][0]
+    def spoil(spark: SparkSession, storage: Storage, files: list[tuple[str, Any]]) -> None:
+        path = root / files[0][0]
         table = pq.ParquetFile(path).read().to_pylist()
         table[3]["body"] = b"body x"
         pq.write_table(pa.Table.from_pylist(table, SCHEMA), path)
-        check_files(spark, files)
+        check_files(spark, storage, files)
 
     with monkeypatch.context() as patched:
         patched.setattr(archiving, "check_files", spoil)
         with pytest.raises(ArchiveDamaged, match=r"\.zstd\.parquet has the checksum"):
             run(spark, daemon, root)
     assert ids_at(client) == sent
-    assert Archive(root).manifests() == []
+    assert DirectoryArchive(DirectoryFiles(root)).manifests() == []
     assert list((root / OURS / "staging").iterdir()) == []
     assert run(spark, daemon, root).dropped == 100
     check_each_once(root, client, sent)
@@ -266,7 +268,7 @@ def test_dead_letters_go_when_that_is_asked_for(
 def test_two_at_once_and_another_broker(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client, root: Path, tmp_path: Path
 ) -> None:
-    with Archive(root).locked(), pytest.raises(ArchiveBusy, match="Another process"):
+    with DirectoryArchive(DirectoryFiles(root)).locked(), pytest.raises(ArchiveBusy, match="Another process"):
         run(spark, daemon, root)
     with Daemon(tmp_path / "other", **LONG) as other:
         with pytest.raises(SourceError, match="holds the log"):

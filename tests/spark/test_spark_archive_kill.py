@@ -18,7 +18,9 @@ from tests.spark.test_spark_cli import FAST
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import archived, check_each_once, files_of, ids_at, work_off
 from tickwheel.spark import archive_messages
-from tickwheel.spark.archive.layout import OURS, Archive
+from tickwheel.spark.archive.directory import DirectoryArchive
+from tickwheel.spark.archive.manifest import OURS
+from tickwheel.spark.storage import DirectoryFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,11 +33,11 @@ import os, signal, sys
 import tickwheel.sync
 from tickwheel_cli.main import main
 from tickwheel.spark.archive import archiving
-from tickwheel.spark.archive.layout import Archive
+from tickwheel.spark.archive.directory import DirectoryArchive
 
 archiving._DROP_IDS = 30
 place, name, when, at = sys.argv[1:5]
-where = {"archiving": archiving, "Archive": Archive, "Client": tickwheel.sync.Client}[place]
+where = {"archiving": archiving, "Archive": DirectoryArchive, "Client": tickwheel.sync.Client}[place]
 real, calls = getattr(where, name), []
 
 def killing(*args, **options):
@@ -88,7 +90,7 @@ def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: 
             timeout=240,
         )
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-        left, committed = ids_at(client), Archive(root).manifests()
+        left, committed = ids_at(client), DirectoryArchive(DirectoryFiles(root)).manifests()
         if point.startswith("files are"):
             assert (left, files_of(root), committed) == (sent, [], []), "nothing counts, nothing is dropped"
         else:

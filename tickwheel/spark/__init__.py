@@ -86,22 +86,23 @@ def make_report(
     out: str | Path,
     *,
     progress: Callable[[str], None] | None = None,
+    fs: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and
-    ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. Options:
-    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``, ``target_p99`` (a timedelta),
-    ``compare`` (an earlier report); docs/how-to/spark-report.md explains them. ``progress``: called with a line about
-    each step.
+    ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. ``out`` may be
+    in an object store or HDFS, with ``fs`` as for ``archive_messages``. Options: ``since`` and ``until`` (aware
+    datetimes), ``by``, ``tenant``, ``top``, ``committed``, ``target_p99`` (a timedelta), ``compare`` (an earlier
+    report); docs/how-to/spark-report.md explains them. ``progress``: called with a line about each step.
 
-    Raises ``SourceError``, and what ``tickwheel.spark.report.errors`` defines: ``ReportError``, ``OutputRefused``,
-    ``EarlierRefused``, ``PlottingMissing``."""
-    from pathlib import Path
-
+    Raises ``SourceError``, ``StorageError``, and what ``tickwheel.spark.report.errors`` defines: ``ReportError``,
+    ``OutputRefused``, ``EarlierRefused``, ``PlottingMissing``."""
     from tickwheel.spark.report import make
     from tickwheel.spark.report.options import report_options
+    from tickwheel.spark.report.output import output_at
 
-    return make.make_report(spark, report_options(directories, **options), Path(out), progress)
+    place = output_at(out, options.get("compare"), fs or {})
+    return make.make_report(spark, report_options(directories, **options, fs=fs), place, progress)
 
 
 def session(**options: Any) -> SparkSession:

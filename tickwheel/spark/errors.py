@@ -107,6 +107,50 @@ class ArchiveDamaged(SparkError):
     advice = "Bring the file back from a backup. What the broker still has can be archived again."
 
 
+class ArchiveUncertain(SparkError):
+    """It is not known whether a run counts that was archived: its storage went away when the manifest was written."""
+
+    code = "archive_uncertain"
+    advice = (
+        "Run it again: the run is brought to its end if it counts, and its files are deleted if it does not."
+    )
+
+
+class StorageError(SparkError):
+    """Files cannot be read or written where they are kept."""
+
+    code = "storage_failed"
+    advice = "Run it again when the storage works: what was done is not done twice."
+
+
+class BadPlace(StorageError):
+    """There is no such place for files, or its options are wrong."""
+
+    code = "bad_place"
+    advice = "docs/how-to/spark-archive.md lists the places that files can be at, and their options."
+
+
+class StorageDenied(StorageError):
+    """The storage does not let us in."""
+
+    code = "storage_denied"
+    advice = "Set the usual variables of the storage, AWS_ACCESS_KEY_ID say, or name credentials with --fs KEY=@FILE."
+
+
+class StorageUnreachable(StorageError):
+    """No storage answers."""
+
+    code = "storage_unreachable"
+    advice = "Check its address (--fs endpoint=…) and that it runs, from driver and workers."
+
+
+class StorageMissing(StorageError):
+    """What reads and writes this kind of storage is not installed."""
+
+    code = "extra_missing"
+    advice = "Install it: pip install 'tickwheel[objects]'."
+
+
 _CALL: Final = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
 
@@ -147,7 +191,7 @@ def understood(error: BaseException) -> DataError | None:
     Spark's the advice is in the message."""
     if isinstance(error, DataError):
         return error
-    classes: list[type[DataError]] = [PositionLost, SourceError, *SparkError.__subclasses__()]
+    classes: list[type[DataError]] = [PositionLost, SourceError, *_below(SparkError)]
     known = {cls.__name__: cls for cls in classes}
     found = _OURS.findall(str(error))
     for name, code, message in found[-1:]:
@@ -155,3 +199,7 @@ def understood(error: BaseException) -> DataError | None:
         twin.code = code
         return twin
     return None
+
+
+def _below(cls: type[SparkError]) -> list[type[SparkError]]:
+    return [each for one in cls.__subclasses__() for each in (one, *_below(one))]

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tickwheel.protocol.readable import format_bytes
-from tickwheel_cli.pipeline.options import needs_spark, open_spark, source_option, spark_options
+from tickwheel_cli.pipeline.options import (
+    needs_spark,
+    open_spark,
+    source_option,
+    spark_options,
+    storage_options,
+)
 from tickwheel_cli.shared.options import DURATION
 from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
@@ -26,25 +32,27 @@ if TYPE_CHECKING:
     "--to",
     "root",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The archive's directory, which all workers see; made where there is none.",
+    metavar="PLACE",
+    help="A directory that all workers see, made where there is none; s3://, gs://, abfss:// or hdfs://.",
 )
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--with-dead", is_flag=True, help="Also what a group has given up as a dead letter.")
 @click.option("--purge", is_flag=True, help="Wait until the broker has given the disk space back.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be archived.")
 @source_option
+@storage_options
 @spark_options
 @shared_options
 @needs_spark
 def archive(
     older_than: timedelta,
-    root: Path,
+    root: str,
     topics: tuple[str, ...],
     with_dead: bool,
     purge: bool,
     dry_run: bool,
     source: Path | None,
+    fs_pairs: tuple[str, ...],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -53,12 +61,17 @@ def archive(
     \b
     tickwheel pipeline archive --older-than 30d --to archive/ --dry-run
     tickwheel pipeline archive --older-than 30d --to archive/
+    tickwheel pipeline archive --older-than 30d --to s3://bucket/archive --fs region=eu-central-1
 
     Files are read back and compared with the source before the broker is told to drop their messages. Run it
     again after a crash, or every night: nothing is lost, and nothing is archived twice.
     """
     from tickwheel.spark.archive import archive as archive_messages
+    from tickwheel.spark.storage import parse_options, storage_at
 
+    fs = parse_options(fs_pairs)
+    # What can be seen to be wrong is said before Spark is started, which takes seconds.
+    storage_at(root, fs).reach()
     with current_session().address() as url, open_spark(master, conf) as spark:
         report = archive_messages(
             spark,
@@ -70,6 +83,7 @@ def archive(
             states=("acked", "dead") if with_dead else ("acked",),
             purge=purge,
             dry_run=dry_run,
+            fs=fs,
         )
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)

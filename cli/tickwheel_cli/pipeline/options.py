@@ -33,6 +33,18 @@ def spark_options(command: _Command) -> _Command:
     )(with_conf)
 
 
+def storage_options(command: _Command) -> _Command:
+    """`--fs`, which ``tickwheel.spark.storage.parse_options`` reads."""
+    return click.option(
+        "--fs",
+        "fs_pairs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="An option of an object store or HDFS, such as endpoint; KEY=@FILE: its value is in a file. May be given "
+        "several times.",
+    )(command)
+
+
 def needs_spark(command: Callable[..., None]) -> Callable[..., None]:
     """For a command that imports what may be missing: that is said first. Raises `SparkMissing`."""
 

@@ -12,7 +12,13 @@ from typing import Any, TextIO
 import click
 
 from tickwheel.protocol.readable import format_duration
-from tickwheel_cli.pipeline.options import directories_option, needs_spark, open_spark, spark_options
+from tickwheel_cli.pipeline.options import (
+    directories_option,
+    needs_spark,
+    open_spark,
+    spark_options,
+    storage_options,
+)
 from tickwheel_cli.shared.options import DURATION, TIME
 from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, json_option
@@ -23,8 +29,9 @@ from tickwheel_cli.shared.session import current_session, json_option
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
-    help="The directory for the report: new, empty, or with an earlier report, which is replaced.",
+    metavar="PLACE",
+    help="Where it goes, a directory or s3://, gs://, abfss://, hdfs://: new, empty, or an earlier report, which is "
+    "replaced.",
 )
 @click.option("--since", type=TIME, help="Leave out what happened before.")
 @click.option("--until", type=TIME, help="Leave out this and later times.")
@@ -52,9 +59,8 @@ from tickwheel_cli.shared.session import current_session, json_option
 )
 @click.option(
     "--compare",
-    type=click.Path(path_type=Path),
     metavar="REPORT",
-    help="Say what is different from an earlier report: its directory, which may be --out, or its summary.json.",
+    help="Say what is different from an earlier report: its place, which may be --out, or its summary.json.",
 )
 @click.option(
     "--progress/--no-progress",
@@ -62,21 +68,23 @@ from tickwheel_cli.shared.session import current_session, json_option
     help="Tell on standard error what is being done.  [default: on a terminal, without --json]",
 )
 @click.option("--uncommitted", is_flag=True, help="Read also what may not be on the disk yet.")
+@storage_options
 @spark_options
 @json_option
 @needs_spark
 def report(
     directories: tuple[Path, ...],
-    out: Path,
+    out: str,
     since: datetime | None,
     until: datetime | None,
     by: str,
     tenant: str,
     top: int,
     target_p99: timedelta | None,
-    compare: Path | None,
+    compare: str | None,
     progress: bool | None,
     uncommitted: bool,
+    fs_pairs: tuple[str, ...],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -92,23 +100,27 @@ def report(
     """
     from tickwheel.spark import make_report
     from tickwheel.spark.report.options import report_options
-    from tickwheel.spark.report.output import check_output
+    from tickwheel.spark.report.output import PAGE, check_output, output_at
+    from tickwheel.spark.storage import parse_options
 
+    fs = parse_options(fs_pairs)
     chosen: dict[str, Any] = {
         "since": since, "until": until, "by": by, "tenant": tenant, "top": top, "committed": not uncommitted,
         "target_p99": target_p99, "compare": compare,
     }  # fmt: skip
     # What can be seen to be wrong is said before Spark is started, which takes seconds.
-    report_options(directories, **chosen)
-    check_output(out)
+    report_options(directories, **chosen, fs=fs)
+    place = output_at(out, compare, fs)
+    place.reach()
+    check_output(place)
     shows = is_terminal() and not current_session().json if progress is None else progress
     tell = _told_to(sys.stderr) if shows else None
     # Its own progress would write over ours.
     if tell is not None:
         tell("starting Spark")
     with open_spark(master, conf, progress=False) as spark:
-        summary = make_report(spark, directories, out, progress=tell, **chosen)
-    print_result(summary, *_told(summary), out / "index.html")
+        summary = make_report(spark, directories, out, progress=tell, fs=fs, **chosen)
+    print_result(summary, *_told(summary), place.shown_name(PAGE))
 
 
 def is_terminal() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,9 +51,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--rejects",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Write a Parquet table of rows that were not scheduled into this directory.",
+    metavar="PLACE",
+    help="Write a Parquet table of rows that were not scheduled into this directory, or s3://, gs://, abfss://, hdfs://.",
 )
 @click.option("--job", metavar="NAME", help="A job that is given twice is done once.")
 @click.option(
@@ -97,7 +95,7 @@ def schedule(
         url=current_session().url,
         topic=topic,
         max_rejects=max_rejects,
-        rejects=str(Path(rejects).absolute()) if rejects else None,
+        rejects=rejects,
         job=job,
         staging=staging,
         progress=show,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 import tickwheel
 from tests.support.processes.daemon_harness import PATIENCE_S
-from tickwheel.spark.archive.layout import OURS
+from tickwheel.spark.archive.manifest import OURS
 
 
 def work_off(client: tickwheel.sync.Client, topic: str, count: int, group: str = "g") -> None:

@@ -1,19 +1,21 @@
 """Archives what is done: copies it into Parquet files, checks them, and only then lets the broker forget it.
 
 1. What an earlier run left is brought to its end: see ``_Run.resume``.
-2. Tasks read the data directory and write files below ``staging``, with a count and a checksum of what they read.
+2. Tasks read the data directory and write files that do not count yet, with a count and a checksum of what they read.
 3. Other tasks read the files back and compare.
 4. The manifest: from here on the messages are archived.
 5. The files get their places, and the broker drops exactly the ids that are in them.
 
 A crash before 4 leaves files that are never read; one after it, a manifest whose drop the next run repeats: to drop
-an id that is gone changes nothing. What the broker keeps because it was redelivered is not archived twice.
+an id that is gone changes nothing. What the broker keeps because it was redelivered is not archived twice. Of two runs
+at once one is refused: in a directory when it begins, elsewhere at 4.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,8 @@ from tickwheel.arrow.errors import SourceError
 from tickwheel.arrow.places import describe_log
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.spark.archive.files import check_file, read_ids, write_files
-from tickwheel.spark.archive.layout import FORMAT, Archive, FileEntry, Manifest, Outcome, new_run
+from tickwheel.spark.archive.layout import Archive, archive_at
+from tickwheel.spark.archive.manifest import FORMAT, FileEntry, Manifest, Outcome, new_run
 from tickwheel.spark.archive.source import (
     STATES,
     Passed,
@@ -39,6 +42,7 @@ from tickwheel.spark.archive.source import (
 )
 from tickwheel.spark.archive.tasks import run_tasks
 from tickwheel.spark.errors import ArchiveDamaged
+from tickwheel.spark.storage import Storage, storage_at
 from timerlog.layout import Int64Array
 from timerlog.readers.describe import Offline
 
@@ -96,14 +100,18 @@ def archive(
     purge: bool = False,
     dry_run: bool = False,
     rows_per_task: int = DEFAULT_ROWS_PER_TASK,
+    fs: Mapping[str, str] | None = None,
 ) -> ArchiveReport:
     """Archives the messages that every group was done with more than ``older_than`` ago, and has the broker drop them.
 
-    ``to``: a directory that all tasks see; it is made where there is none. ``source``: the broker's data directory,
-    where it is mounted elsewhere than the broker says. ``states``: ``dead`` as well takes messages that some group
-    has given up. ``purge``: waits until the broker has given the disk space back; else it does so when it is worth it.
+    ``to``: a directory that all tasks see, which is made where there is none, or a place in an object store or HDFS:
+    ``s3://``, ``s3a://``, ``gs://``, ``abfss://``, ``hdfs://``; ``fs``: options to get there, beside the usual
+    environment. ``source``: the broker's data directory, where it is mounted elsewhere than the broker says.
+    ``states``: ``dead`` as well takes messages that some group has given up. ``purge``: waits until the broker has
+    given the disk space back; else it does so when it is worth it.
 
-    Raises ``SourceError``, ``ArchiveBusy``, ``ArchiveDamaged``, ``ArchiveError``, and the client's errors.
+    Raises ``SourceError``, ``ArchiveBusy``, ``ArchiveDamaged``, ``ArchiveError``, ``ArchiveUncertain``,
+    ``StorageError``, and the client's errors.
     """
     wrong = [state for state in states if state not in STATES]
     if wrong or not states:
@@ -113,8 +121,10 @@ def archive(
         )
     if older_than < timedelta():
         raise SourceError("older_than is negative.", advice="Use 30d, or 0s for all that is done by now.")
+    storage = storage_at(to, fs)
+    storage.reach()
     with sync.Client(url) as client:
-        run = _Run(spark, client, Archive(Path(to).absolute()), source, rows_per_task)
+        run = _Run(spark, client, archive_at(storage), source, rows_per_task)
         return run.work(older_than, topics, tuple(states), purge=purge, dry_run=dry_run)
 
 
@@ -133,10 +143,19 @@ class _Checked(msgspec.Struct, frozen=True):
     name: str
 
 
-def _write(offline: Offline, wanted: Wanted, staging: str, ids: tuple[int, int], attempt: str) -> _Written:
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where the files of a run go."""
+
+    storage: Storage
+    folder: str
+    run: str
+
+
+def _write(offline: Offline, wanted: Wanted, target: _Target, ids: tuple[int, int], attempt: str) -> _Written:
     passed = Passed()
     pieces = read_pieces(offline, range(*ids), wanted, passed)
-    files = write_files(pieces, Path(staging), f"{Path(staging).name}-{attempt}")
+    files = write_files(pieces, target.storage, target.folder, f"{target.run}-{attempt}")
     return _Written(files, passed.meant, passed.vanished, passed.unreadable)
 
 
@@ -144,15 +163,15 @@ def _count(offline: Offline, wanted: Wanted, ids: tuple[int, int], attempt: str)
     return _Counted(count_messages(offline, range(*ids), wanted))
 
 
-def _check(file: tuple[str, FileEntry], attempt: str) -> _Checked:
-    path, entry = file
-    check_file(Path(path), entry)
+def _check(storage: Storage, file: tuple[str, FileEntry], attempt: str) -> _Checked:
+    name, entry = file
+    check_file(storage, name, entry)
     return _Checked(entry.name)
 
 
-def check_files(spark: SparkSession, files: Sequence[tuple[Path, FileEntry]]) -> None:
+def check_files(spark: SparkSession, storage: Storage, files: Sequence[tuple[str, FileEntry]]) -> None:
     """Reads files in tasks and compares them with what was written. Raises ``ArchiveDamaged``."""
-    checked = run_tasks(spark, [(str(path), entry) for path, entry in files], _check, _Checked)
+    checked = run_tasks(spark, files, partial(_check, storage), _Checked)
     if sorted(one.name for one in checked) != sorted(entry.name for _, entry in files):
         raise ArchiveDamaged("Not all files of the archive were checked.")
 
@@ -199,6 +218,7 @@ class _Run:
             manifest = self._write(offline, self._wanted(chosen, states))
             if manifest is not None:
                 self._drop(manifest)
+            self._archive.end()
         if purge:
             report.freed_bytes = self._client.purge().freed_bytes
         return report
@@ -246,13 +266,14 @@ class _Run:
         checked once more, and it is asked again; so it is for messages that it kept."""
         self._archive.remove_orphans()
         for manifest in self._archive.manifests():
-            outcome = self._archive.outcome(manifest.run)
-            if manifest.log_id != self._log_id or (outcome is not None and not outcome.kept):
+            if manifest.log_id != self._log_id:
                 continue
+            outcome = self._archive.outcome(manifest)
             if outcome is None:
-                check_files(self._spark, [(self._archive.path(manifest, one), one) for one in manifest.files])
+                files = [(self._archive.name(manifest, one), one) for one in manifest.files]
+                check_files(self._spark, self._archive.storage, files)
                 self._report.resumed[manifest.run] = self._drop(manifest, is_own=False).dropped
-            else:
+            elif outcome.kept:
                 self._drop_kept(manifest, outcome)
 
     def _drop_kept(self, manifest: Manifest, before: Outcome) -> None:
@@ -261,30 +282,35 @@ class _Run:
         self._kept += kept
         if dropped + gone:
             done = Outcome(dropped=before.dropped + dropped, gone=before.gone + gone, kept=kept)
-            self._archive.finish(manifest.run, done)
+            self._archive.finish(manifest, done)
             self._report.resumed[manifest.run] = dropped
 
     def _all_kept(self) -> list[tuple[int, int]]:
         """Without asking the broker: what is in the archive and may still be with the broker."""
         kept: list[tuple[int, int]] = []
         for manifest in self._archive.manifests():
-            outcome = self._archive.outcome(manifest.run)
             if manifest.log_id == self._log_id:
+                outcome = self._archive.outcome(manifest)
                 kept += outcome.kept if outcome is not None else _runs_of(self._ids_in(manifest))
         return kept
 
     def _ids_in(self, manifest: Manifest) -> Int64Array:
-        found = [read_ids(self._archive.path(manifest, entry), entry) for entry in manifest.files]
+        archive = self._archive
+        found = [read_ids(archive.storage, archive.name(manifest, entry), entry) for entry in manifest.files]
         return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
     # -- this run --
 
     def _write(self, offline: Offline, wanted: Wanted) -> Manifest | None:
         """None: there is nothing to archive."""
-        run = new_run(self._now_ms, os.urandom(_RUN_BYTES))
-        staging = self._archive.staging(run)
+        archive, run = self._archive, new_run(self._now_ms, os.urandom(_RUN_BYTES))
+        folder = archive.begin(run, self._log_id)
+        self._report.warnings += [
+            f"The run {one} has begun and not ended: it was killed, or it goes on, and then one of both counts."
+            for one in archive.begun()
+        ]
         try:
-            work = partial(_write, offline, wanted, str(staging))
+            work = partial(_write, offline, wanted, _Target(archive.storage, folder, run))
             written = run_tasks(self._spark, parts_of(offline, self._rows_per_task), work, _Written)
             report, files = self._report, [entry for one in written for entry in one.files]
             report.vanished = sum(one.vanished for one in written)
@@ -303,19 +329,16 @@ class _Run:
                 raise ArchiveDamaged(f"The files hold {manifest.rows:,} messages, and {taken:,} were read.")
             if not files:
                 return None
-            check_files(self._spark, [(staging / entry.name, entry) for entry in files])
-            self._archive.commit(manifest)
+            within = f"{folder}/" if folder else ""
+            check_files(self._spark, archive.storage, [(within + entry.name, entry) for entry in files])
+            archive.commit(manifest)
         except BaseException:
-            if not self._is_committed(run):
-                self._archive.abandon(run)
+            archive.give_up(run)
             raise
         report.run, report.files = run, len(files)
         for entry in files:
             self._add({entry.topic: TopicCount(entry.rows, entry.bytes)})
         return manifest
-
-    def _is_committed(self, run: str) -> bool:
-        return any(manifest.run == run for manifest in self._archive.manifests())
 
     def _drop(self, manifest: Manifest, *, is_own: bool = True) -> Outcome:
         """Puts the files where they belong, has the broker drop what is in them, and writes down what it said."""
@@ -324,11 +347,11 @@ class _Run:
         batches = (
             batch
             for entry in manifest.files
-            for batch in _batches(np.sort(read_ids(archive.path(manifest, entry), entry)))
+            for batch in _batches(np.sort(read_ids(archive.storage, archive.name(manifest, entry), entry)))
         )
         dropped, gone, kept = self._ask(batches, manifest.done_before_ms)
         outcome = Outcome(dropped=dropped, gone=gone, kept=kept)
-        archive.finish(manifest.run, outcome)
+        archive.finish(manifest, outcome)
         self._kept += kept
         if is_own:
             self._report.dropped, self._report.gone = dropped, gone

@@ -10,7 +10,7 @@ import base64
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +23,14 @@ from tickwheel.arrow.errors import SourceError
 from tickwheel.client.times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS, MAX_TOPIC_NAME_CHARS, is_valid_name
 from tickwheel.spark.archive.files import checked_batches, read_batches
-from tickwheel.spark.archive.layout import Archive, FileEntry
+from tickwheel.spark.archive.layout import Archive, archive_at
+from tickwheel.spark.archive.manifest import FileEntry
 from tickwheel.spark.archive.tasks import numbers_of, part_frame, run_tasks
 from tickwheel.spark.errors import ArchiveDamaged, as_ours, spark_errors
+from tickwheel.spark.storage import Storage, storage_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 HEADER: Final = "tickwheel-archived-"
 _SUFFIX: Final = ".restored"
@@ -71,16 +73,19 @@ def restore(
     into: str | None = None,
     url: str | None = None,
     dry_run: bool = False,
+    fs: Mapping[str, str] | None = None,
 ) -> RestoreReport:
     """Sends the archived messages again that were due from ``since`` on and before ``until``, each to the topic
     ``into``, or to that of its own name with ``.restored`` behind it, so that no subscriber gets old messages
     unasked.
 
-    They are due at once, as their times are over, with their own priority, headers and ordering key, and headers
-    ``tickwheel-archived-…`` that say what they were. Raises ``SourceError``, ``ArchiveError``, ``ArchiveDamaged`` (then
-    nothing was sent), and the errors of the sink.
+    ``source`` and ``fs``: as for ``archive``. They are due at once, as their times are over, with their own priority,
+    headers and ordering key, and headers ``tickwheel-archived-…`` that say what they were. Raises ``SourceError``,
+    ``ArchiveError``, ``ArchiveDamaged``, ``StorageError`` (then nothing was sent), and the errors of the sink.
     """
-    archive = Archive(Path(source).absolute())
+    storage = storage_at(source, fs)
+    storage.reach()
+    archive = archive_at(storage)
     archive.check()
     first_ms = moment_ms(since, "since") if since is not None else 0
     end_ms = moment_ms(until, "until") if until is not None else MAX_TIME_MS + 1
@@ -88,7 +93,7 @@ def restore(
         raise SourceError("The range is empty: until is not behind since.")
     files = _files(archive, first_ms, end_ms, topics)
     targets = {entry.topic: _target(entry.topic, into) for _, entry in files}
-    counted = run_tasks(spark, files, partial(_count, first_ms, end_ms), _Counted)
+    counted = run_tasks(spark, files, partial(_count, storage, first_ms, end_ms), _Counted)
     report = RestoreReport(dry_run=dry_run, files=sum(one.messages > 0 for one in counted))
     counts: Counter[str] = Counter()
     for one in counted:
@@ -96,7 +101,8 @@ def restore(
     report.topics = {topic: count for topic, count in sorted(counts.items()) if count}
     report.messages = sum(counts.values())
     if not dry_run and report.messages:
-        _send(spark, files, (first_ms, end_ms), targets, url, report)
+        work = partial(_messages, storage, files, (first_ms, end_ms), targets)
+        _send(part_frame(spark, len(files)).mapInArrow(work, _SENT_SCHEMA), url, report)
     return report
 
 
@@ -114,7 +120,7 @@ def _files(
     if unknown:
         raise SourceError(f"The archive has no messages of a topic {unknown[0]!r}.")
     return [
-        (str(archive.path(manifest, entry)), entry)
+        (archive.name(manifest, entry), entry)
         for manifest, entry in entries
         if entry.first_deliver_ms < end_ms
         and entry.last_deliver_ms >= first_ms
@@ -134,29 +140,31 @@ def _in_range(batch: Any, first_ms: int, end_ms: int) -> Any:
     return batch.filter(pc.and_(pc.greater_equal(times, first_ms), pc.less(times, end_ms)))
 
 
-def _count(first_ms: int, end_ms: int, file: tuple[str, FileEntry], attempt: str) -> _Counted:
-    path, entry = file
-    batches = checked_batches(Path(path), entry)
+def _count(
+    storage: Storage, first_ms: int, end_ms: int, file: tuple[str, FileEntry], attempt: str
+) -> _Counted:
+    name, entry = file
+    batches = checked_batches(storage, name, entry)
     return _Counted(
         entry.topic, sum(len(_in_range(batch.select(["deliver_at"]), first_ms, end_ms)) for batch in batches)
     )
 
 
-def _send(
-    spark: SparkSession,
+def _messages(
+    storage: Storage,
     files: list[tuple[str, FileEntry]],
     times_ms: tuple[int, int],
     targets: dict[str, str],
-    url: str | None,
-    report: RestoreReport,
-) -> None:
-    def task(batches: Iterable[Any]) -> Iterator[Any]:
-        for number in numbers_of(batches):
-            path, entry = files[number]
-            for batch in read_batches(Path(path)):
-                yield as_messages(_in_range(batch, *times_ms), entry.topic, targets[entry.topic])
+    batches: Iterable[Any],
+) -> Iterator[Any]:
+    """What a task sends: of the files whose numbers it gets."""
+    for number in numbers_of(batches):
+        name, entry = files[number]
+        for batch in read_batches(storage, name):
+            yield as_messages(_in_range(batch, *times_ms), entry.topic, targets[entry.topic])
 
-    frame = part_frame(spark, len(files)).mapInArrow(task, _SENT_SCHEMA)
+
+def _send(frame: DataFrame, url: str | None, report: RestoreReport) -> None:
     with tempfile.TemporaryDirectory(prefix="tickwheel-restore-") as folder:
         written = Path(folder, "report.json")
         options = {"report": str(written), **({"url": url} if url is not None else {})}

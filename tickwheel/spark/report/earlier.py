@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import msgspec
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.report.errors import EarlierRefused
 from tickwheel.spark.report.output import FORMAT, SUMMARY, VERSION
+from tickwheel.spark.storage import DirectoryFiles, file_at, is_directory, storage_at
 
 Moment = Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
 """Epoch milliseconds."""
@@ -83,13 +85,9 @@ class _Head(msgspec.Struct, frozen=True):
     version: int = 0
 
 
-def read_earlier(path: Path) -> Earlier:
-    """The report in a directory, or in a file. Raises ``EarlierRefused``."""
-    file = path / SUMMARY if path.is_dir() else path
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise EarlierRefused(f"{file} cannot be read: {error.strerror or error}.") from error
+def read_earlier(where: str | Path, fs: Mapping[str, str]) -> Earlier:
+    """The report at a place, or in a file. Raises ``EarlierRefused``, ``StorageError``."""
+    file, content = _summary(where, fs)
     try:
         head = msgspec.json.decode(content, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -110,3 +108,23 @@ def read_earlier(path: Path) -> Earlier:
     except msgspec.ValidationError as error:
         raise EarlierRefused(f"{file} is damaged: {error}.") from None
     return found
+
+
+def _summary(where: str | Path, fs: Mapping[str, str]) -> tuple[str, bytes]:
+    """The name of the summary, in words for people, and what is in it."""
+    fs = {} if is_directory(where) else fs
+    storage = storage_at(where, fs)
+    if isinstance(storage, DirectoryFiles):
+        file = storage.root / SUMMARY if storage.root.is_dir() else storage.root
+        try:
+            return str(file), file.read_bytes()
+        except OSError as error:
+            raise EarlierRefused(f"{file} cannot be read: {error.strerror or error}.") from error
+    storage.reach()
+    name = SUMMARY
+    if storage.shown.endswith(f"/{SUMMARY}"):
+        storage, name = file_at(where, fs)
+    content = storage.read(name)
+    if content is None:
+        raise EarlierRefused(f"{storage.shown_name(name)} is not there.")
+    return storage.shown_name(name), content

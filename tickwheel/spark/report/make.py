@@ -10,6 +10,7 @@ from tickwheel.spark.errors import as_ours, spark_errors
 from tickwheel.spark.report.errors import PlottingMissing
 from tickwheel.spark.report.options import ReportOptions
 from tickwheel.spark.report.output import PAGE, SUMMARY, TABLES, check_output, write_report
+from tickwheel.spark.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def make_report(
-    spark: SparkSession, options: ReportOptions, out: Path, progress: Tell | None = None
+    spark: SparkSession, options: ReportOptions, out: Storage, progress: Tell | None = None
 ) -> dict[str, Any]:
     """Writes a report to ``out`` and returns its summary; ``progress`` is told of each step. Raises ``OutputRefused``,
-    ``PlottingMissing``, ``SourceError``, ``ReportError``."""
+    ``PlottingMissing``, ``SourceError``, ``ReportError``, ``StorageError``."""
     check_output(out)
     _require_extra()
     from tickwheel.spark.report.build import build

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,8 +69,10 @@ def report_options(
     committed: bool = True,
     target_p99: timedelta | None = None,
     compare: str | Path | None = None,
+    fs: Mapping[str, str] | None = None,
 ) -> ReportOptions:
-    """Raises ``ReportError``, ``EarlierRefused``."""
+    """``fs``: options of where ``compare`` is, if that is no directory. Raises ``ReportError``, ``EarlierRefused``,
+    ``StorageError``."""
     listed = [directories] if isinstance(directories, str | Path) else list(directories)
     if not listed:
         raise ReportError("No data directory is named.", advice="Name one or more.")
@@ -87,7 +89,7 @@ def report_options(
         top=top,
         committed=committed,
         target_p99_ms=_target_ms(target_p99),
-        earlier=None if compare is None else read_earlier(Path(compare)),
+        earlier=None if compare is None else read_earlier(compare, fs or {}),
     )
 
 

@@ -28,6 +28,7 @@ from tickwheel.spark.errors import (
     ScheduleFailed,
     ScheduleUncertain,
     StagingError,
+    StorageError,
     plain_text,
     spark_errors,
     understood,
@@ -37,6 +38,7 @@ from tickwheel.spark.scheduling.renaming import check_renames, renamed
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TaskReport, merged
 from tickwheel.spark.scheduling.result import INSIDE, TAKEN, Rejected, ScheduleResult
 from tickwheel.spark.scheduling.tasks import RUN_BYTES, RemoteBroker, Task, Work
+from tickwheel.spark.storage import storage_at
 from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
 from tickwheel.spark.writing.reasons import CORRUPT
 from tickwheel.spark.writing.zones import zone_of
@@ -72,7 +74,7 @@ class Options:
     rename: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises ``SourceError``."""
+        """Raises ``SourceError``, ``StorageError``."""
         if self.topic is not None and not is_valid_name(self.topic):
             raise SourceError(f"{self.topic!r} cannot be the name of a topic.")
         if self.max_rejects < 0:
@@ -84,6 +86,8 @@ class Options:
         if self.tz is not None:
             zone_of(self.tz)
         check_renames(self.rename)
+        if self.rejects is not None:
+            storage_at(self.rejects).reach()
 
     def check_columns(self, columns: Mapping[str, str]) -> None:
         """``columns``: names and types, before they are renamed. Raises ``SourceError``."""
@@ -218,8 +222,8 @@ class _Job:
         if self._options.rejects is None:
             return result
         try:
-            return replace(result, rejects=write_rejects(result, Path(self._options.rejects)))
-        except OSError as error:
+            return replace(result, rejects=write_rejects(result, storage_at(self._options.rejects)))
+        except (OSError, StorageError) as error:
             # What became of the job is more important than the table about it.
             _log.error("the table of rejects cannot be written to %s: %s", self._options.rejects, error)
             return result

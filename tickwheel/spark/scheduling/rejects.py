@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -11,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tickwheel.spark.scheduling.result import ScheduleResult
+from tickwheel.spark.storage import Storage
 
 SCHEMA: Final = pa.schema(
     [
@@ -37,14 +36,11 @@ def rejects_table(result: ScheduleResult) -> pa.Table:
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def write_rejects(result: ScheduleResult, directory: Path) -> str:
-    """Writes the file, also with no rows, and says where it is. One of the same job is replaced. Raises ``OSError``."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"rejects-{result.job}.parquet"
-    aside = directory / f".{path.name}.{os.getpid()}"  # a name that Spark does not read
-    try:
-        pq.write_table(rejects_table(result), aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return str(path)
+def write_rejects(result: ScheduleResult, storage: Storage) -> str:
+    """Writes the file, also with no rows, and says where it is. One of the same job is replaced. Raises ``OSError``,
+    ``StorageError``."""
+    name = f"rejects-{result.job}.parquet"
+    with pa.BufferOutputStream() as out:
+        pq.write_table(rejects_table(result), out)
+        storage.write(name, out.getvalue().to_pybytes())
+    return storage.shown_name(name)

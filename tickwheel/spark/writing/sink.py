@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tickwheel.arrow.errors import SourceError
+from tickwheel.spark.storage import file_at
 from tickwheel.spark.writing.columns import check_columns
 from tickwheel.spark.writing.rows import WriteOptions, send_rows, write_options
 
@@ -107,6 +106,5 @@ def _report(
     }
     if batch is not None:
         counts["batch"] = batch
-    aside = Path(f"{options.report}.{os.getpid()}")
-    aside.write_text(json.dumps(counts) + "\n")
-    aside.rename(options.report)
+    storage, name = file_at(options.report)
+    storage.write(name, json.dumps(counts).encode() + b"\n")

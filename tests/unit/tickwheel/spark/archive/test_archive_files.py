@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from tickwheel.spark.archive.checksum import checksum, combined
 from tickwheel.spark.archive.files import check_file, read_batches, read_ids, write_files
-from tickwheel.spark.archive.layout import FileEntry
+from tickwheel.spark.archive.manifest import FileEntry
 from tickwheel.spark.archive.source import DAY_MS, SCHEMA, Piece
 from tickwheel.spark.errors import ArchiveDamaged
+from tickwheel.spark.storage import DirectoryFiles
 
 _TIMES = st.integers(0, 10**13)
 _GROUPS = st.lists(
@@ -111,7 +112,7 @@ def test_a_checksum_tells_columns_and_nulls_apart() -> None:
 
 
 def written(tmp_path: Path, rows: list[dict[str, Any]]) -> tuple[Path, FileEntry]:
-    (entry,) = write_files([Piece("orders", 0, batch_of(rows))], tmp_path, "run-0-0")
+    (entry,) = write_files([Piece("orders", 0, batch_of(rows))], DirectoryFiles(tmp_path), "", "run-0-0")
     return tmp_path / entry.name, entry
 
 
@@ -122,7 +123,7 @@ def test_a_file_for_each_topic_and_day(tmp_path: Path) -> None:
         Piece("a b/%", 0, batch_of([plain(4)])),
         Piece("orders", 0, batch_of([plain(5, deliver_ms=7)])),
     ]
-    entries = {entry.name: entry for entry in write_files(pieces, tmp_path, "run-0-0")}
+    entries = {entry.name: entry for entry in write_files(pieces, DirectoryFiles(tmp_path), "", "run-0-0")}
     assert list(entries) == [
         "topic=orders/date=1970-01-01/run-0-0-0.zstd.parquet",
         "topic=orders/date=1970-01-02/run-0-0-1.zstd.parquet",
@@ -131,8 +132,8 @@ def test_a_file_for_each_topic_and_day(tmp_path: Path) -> None:
     first = entries["topic=orders/date=1970-01-01/run-0-0-0.zstd.parquet"]
     assert (first.rows, first.first_deliver_ms, first.last_deliver_ms) == (3, 5, 7)
     for name, entry in entries.items():
-        check_file(tmp_path / name, entry)
-    assert read_ids(tmp_path / first.name, first).tolist() == [1, 2, 5]
+        check_file(DirectoryFiles(tmp_path), name, entry)
+    assert read_ids(DirectoryFiles(tmp_path), first.name, first).tolist() == [1, 2, 5]
     metadata = pq.ParquetFile(tmp_path / first.name).metadata
     assert metadata.row_group(0).column(0).compression == "ZSTD"
     assert metadata.metadata[b"tickwheel.topic"] == b"orders"
@@ -142,31 +143,37 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tickwheel.spark.archive.files._OPEN_FILES", 2)
     monkeypatch.setattr("tickwheel.spark.archive.files._HELD_BYTES", 1)
     pieces = [Piece("t", day % 4, batch_of([plain(day + 1)])) for day in range(12)]
-    entries = write_files(pieces, tmp_path, "run-0-0")
+    entries = write_files(pieces, DirectoryFiles(tmp_path), "", "run-0-0")
     assert len({entry.name for entry in entries}) == len(entries) == 12
-    ids = sorted(number for entry in entries for number in read_ids(tmp_path / entry.name, entry).tolist())
+    ids = sorted(
+        number
+        for entry in entries
+        for number in read_ids(DirectoryFiles(tmp_path), entry.name, entry).tolist()
+    )
     assert ids == list(range(1, 13))
 
 
 def test_every_byte_counts(tmp_path: Path) -> None:
     """One byte of each part of the file is changed: the file is refused, or it says the same all the same."""
+    files = DirectoryFiles(tmp_path)
     path, entry = written(tmp_path, [plain(number, b"body %d" % number) for number in range(1, 40)])
-    content, before = path.read_bytes(), list(read_batches(path))
+    content, before = path.read_bytes(), list(read_batches(files, entry.name))
     refused = same = 0
     for place in range(0, len(content), 37):
         path.write_bytes(content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :])
         try:
-            check_file(path, entry)
+            check_file(files, entry.name, entry)
         except ArchiveDamaged as error:
             refused += path.name in error.message
         else:
-            same += list(read_batches(path)) == before
+            same += list(read_batches(files, entry.name)) == before
     assert refused > 10
     assert refused + same == len(range(0, len(content), 37))
 
 
 def test_what_is_not_what_was_written(tmp_path: Path) -> None:
     rows = [plain(1), plain(2)]
+    files = DirectoryFiles(tmp_path)
     path, entry = written(tmp_path, rows)
     for content, reason in {
         "rows": ([plain(1)], "holds 1 messages, and 2 were written"),
@@ -174,13 +181,13 @@ def test_what_is_not_what_was_written(tmp_path: Path) -> None:
     }.values():
         pq.write_table(pa.Table.from_pylist(content, SCHEMA), path)
         with pytest.raises(ArchiveDamaged, match=reason):
-            check_file(path, entry)
+            check_file(files, entry.name, entry)
     pq.write_table(pa.Table.from_pylist([plain(1), plain(3)], SCHEMA), path)
     with pytest.raises(ArchiveDamaged, match="does not hold"):
-        read_ids(path, entry)
+        read_ids(files, entry.name, entry)
     os.truncate(path, 20)
     with pytest.raises(ArchiveDamaged, match="cannot be read"):
-        check_file(path, entry)
+        check_file(files, entry.name, entry)
     path.unlink()
-    with pytest.raises(ArchiveDamaged, match="cannot be read"):
-        read_ids(path, entry)
+    with pytest.raises(ArchiveDamaged, match="is missing"):
+        read_ids(files, entry.name, entry)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwheel.spark.archive.layout import (
+from tickwheel.spark.archive.directory import DirectoryArchive
+from tickwheel.spark.archive.manifest import (
     OURS,
-    Archive,
     FileEntry,
     Manifest,
     Outcome,
@@ -21,6 +21,7 @@ from tickwheel.spark.archive.layout import (
     partition,
 )
 from tickwheel.spark.errors import ArchiveBusy, ArchiveDamaged, ArchiveError
+from tickwheel.spark.storage import DirectoryFiles
 
 RUN = "20310601T020000Z-00000001"
 NAME = "topic=t/date=2031-05-01/f.zstd.parquet"
@@ -42,8 +43,16 @@ def manifest(run: str = RUN, *names: str) -> Manifest:
     )
 
 
-def staged(archive: Archive, run: str = RUN, name: str = NAME) -> Path:
-    path = archive.staging(run) / name
+def at(root: Path) -> DirectoryArchive:
+    return DirectoryArchive(DirectoryFiles(root))
+
+
+def staging(root: Path) -> Path:
+    return root / OURS / "staging"
+
+
+def staged(root: Path, run: str = RUN, name: str = NAME) -> Path:
+    path = staging(root) / run / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"data")
     return path
@@ -65,67 +74,68 @@ def test_names() -> None:
 
 
 def test_a_run_from_its_files_to_its_end(tmp_path: Path) -> None:
-    archive = Archive(tmp_path / "new" / "archive")
+    root = tmp_path / "new" / "archive"
+    archive = at(root)
     with pytest.raises(ArchiveError, match="does not exist"):
         archive.check()
     with archive.locked():
         archive.check()
-        staged(archive)
+        staged(root)
         assert archive.manifests() == []
         archive.commit(manifest())
         (found,) = archive.manifests()
         assert found == manifest()
-        assert archive.path(found, found.files[0]) == archive.staging(RUN) / NAME
-        assert archive.outcome(RUN) is None
+        assert archive.name(found, found.files[0]) == f"{OURS}/staging/{RUN}/{NAME}"
+        assert archive.outcome(found) is None
         for _ in range(2):  # also after a crash in between
             archive.publish(found)
-            assert archive.path(found, found.files[0]) == archive.root / NAME
+            assert archive.name(found, found.files[0]) == NAME
         outcome = Outcome(dropped=1, gone=2, kept=[(3, 4)])
-        archive.finish(RUN, outcome)
-        assert archive.outcome(RUN) == outcome
-    assert not archive.staging(RUN).exists()
-    assert (archive.root / NAME).read_bytes() == b"data"
+        archive.finish(found, outcome)
+        assert archive.outcome(found) == outcome
+    assert not (staging(root) / RUN).exists()
+    assert (root / NAME).read_bytes() == b"data"
 
 
 def test_a_publication_that_was_interrupted_goes_on(tmp_path: Path) -> None:
-    archive = Archive(tmp_path)
+    archive = at(tmp_path)
     other = NAME.replace("f.", "g.")
     with archive.locked():
         for name in (NAME, other):
-            staged(archive, name=name)
+            staged(tmp_path, name=name)
         archive.commit(manifest(RUN, NAME, other))
-        (archive.root / NAME).parent.mkdir(parents=True)
-        (archive.staging(RUN) / NAME).rename(archive.root / NAME)
+        (tmp_path / NAME).parent.mkdir(parents=True)
+        ((staging(tmp_path) / RUN) / NAME).rename(tmp_path / NAME)
         assert archive.remove_orphans() == 0
         archive.publish(manifest(RUN, NAME, other))
-    assert all((archive.root / name).is_file() for name in (NAME, other))
+    assert all((tmp_path / name).is_file() for name in (NAME, other))
 
 
 def test_orphans_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    archive = Archive(tmp_path)
+    archive = at(tmp_path)
     with archive.locked():
-        staged(archive, "crashed")
-        staged(archive)
+        staged(tmp_path, "crashed")
+        staged(tmp_path)
         archive.commit(manifest())
-        (archive.root / OURS / "runs" / ".half.json").write_bytes(b"{")
+        (tmp_path / OURS / "runs" / ".half.json").write_bytes(b"{")
         assert archive.remove_orphans() == 1
-        assert [path.name for path in archive.staging("").iterdir()] == [RUN]
+        assert [path.name for path in staging(tmp_path).iterdir()] == [RUN]
         archive.publish(manifest())
-        archive.finish(RUN, Outcome(dropped=1, gone=0, kept=[]))
-        staged(archive, name="late attempt")
+        archive.finish(manifest(), Outcome(dropped=1, gone=0, kept=[]))
+        staged(tmp_path, name="late attempt")
         assert archive.remove_orphans() == 1
-    assert (archive.root / NAME).is_file()
+    assert (tmp_path / NAME).is_file()
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    archive = Archive(tmp_path)
+    archive = at(tmp_path)
     with pytest.raises(ArchiveDamaged, match=r"f\.zstd\.parquet is missing"):
-        archive.path(manifest(), manifest().files[0])
+        archive.name(manifest(), manifest().files[0])
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1}', b"\xff\xfe"])
 def test_a_manifest_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
-    archive = Archive(tmp_path)
+    archive = at(tmp_path)
     with archive.locked():
         (tmp_path / OURS / "runs" / f"{RUN}.json").write_bytes(content)
         with pytest.raises(ArchiveDamaged, match=RUN):
@@ -135,7 +145,7 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     import msgspec
 
-    archive = Archive(tmp_path)
+    archive = at(tmp_path)
     with archive.locked():
         archive.commit(msgspec.structs.replace(manifest(), format=2))
     with pytest.raises(ArchiveError, match="format 2"):
@@ -144,7 +154,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def _try(root: str, answer: multiprocessing.Queue[str]) -> None:
     try:
-        with Archive(Path(root)).locked():
+        with at(Path(root)).locked():
             answer.put("locked")
     except ArchiveBusy:
         answer.put("busy")
@@ -153,7 +163,7 @@ def _try(root: str, answer: multiprocessing.Queue[str]) -> None:
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
-    archive = Archive(tmp_path)
+    archive = at(tmp_path)
     with archive.locked():
         with pytest.raises(ArchiveBusy), archive.locked():
             pass

@@ -16,6 +16,7 @@ from tickwheel.spark.report.errors import EarlierRefused, OutputRefused, Plottin
 from tickwheel.spark.report.make import make_report
 from tickwheel.spark.report.options import choose_step, parse_tenant, report_options
 from tickwheel.spark.report.output import check_output, write_report
+from tickwheel.spark.storage import DirectoryFiles
 from tickwheel_cli.main import root
 
 
@@ -26,25 +27,29 @@ def fill(folder: Path, mark: str = "new") -> None:
     (folder / "summary.json").write_text(json.dumps({"format": "tickwheel-report", "mark": mark}))
 
 
+def at(out: Path) -> DirectoryFiles:
+    return DirectoryFiles(out)
+
+
 def mark(out: Path) -> str:
     return str(json.loads((out / "summary.json").read_text())["mark"])
 
 
 def test_a_report_is_written_and_replaced(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report"
-    write_report(out, fill)
+    write_report(at(out), fill)
     assert mark(out) == "new"
     other = tmp_path / "other"
     other.mkdir()
     assert out.stat().st_mode == other.stat().st_mode, (
         "it is as other new directories, and not as a temporary one"
     )
-    write_report(out, lambda folder: fill(folder, "newer"))
+    write_report(at(out), lambda folder: fill(folder, "newer"))
     assert mark(out) == "newer"
     assert [path.name for path in out.parent.iterdir()] == ["report"]
     empty = tmp_path / "empty"
     empty.mkdir()
-    write_report(empty, fill)
+    write_report(at(empty), fill)
     assert mark(empty) == "new"
 
 
@@ -57,9 +62,9 @@ def test_what_fails_leaves_the_earlier_report(tmp_path: Path) -> None:
 
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            write_report(out, fails)
+            write_report(at(out), fails)
         assert not out.exists() or mark(out) == "new"
-        write_report(out, fill)
+        write_report(at(out), fill)
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
@@ -68,34 +73,34 @@ def test_other_files_are_never_lost(tmp_path: Path) -> None:
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
     with pytest.raises(OutputRefused, match="not a report"):
-        check_output(out)
+        check_output(at(out))
     (out / "thesis.txt").rename(tmp_path / "thesis.txt")
     fill(out)
-    check_output(out)
+    check_output(at(out))
     for place in (out / "notes.txt", out / "tables" / "notes.txt"):
         place.write_text("mine")
         with pytest.raises(OutputRefused, match="other files"):
-            write_report(out, lambda folder: fill(folder, "newer"))
+            write_report(at(out), lambda folder: fill(folder, "newer"))
         assert (mark(out), place.read_text()) == ("new", "mine")
         place.unlink()
     (out / "summary.json").write_text("[]")
     with pytest.raises(OutputRefused, match="not a report"):
-        check_output(out)
+        check_output(at(out))
     with pytest.raises(OutputRefused, match="not a directory"):
-        check_output(tmp_path / "thesis.txt")
+        check_output(at(tmp_path / "thesis.txt"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "thesis.txt"]
 
 
 def test_a_place_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError, match="cannot be written"):
-        write_report(tmp_path / "file" / "report", fill)
+        write_report(at(tmp_path / "file" / "report"), fill)
 
 
 def test_a_link_to_a_directory_stays_one(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    write_report(tmp_path / "link", fill)
+    write_report(at(tmp_path / "link"), fill)
     assert (tmp_path / "link").is_symlink()
     assert mark(tmp_path / "real") == "new"
 
@@ -158,7 +163,7 @@ def test_without_matplotlib_nothing_is_begun(
     monkeypatch.setitem(sys.modules, library, None)
     nothing: Any = None
     with pytest.raises(PlottingMissing, match="cannot be imported") as caught:
-        make_report(nothing, report_options(tmp_path), tmp_path / "report")
+        make_report(nothing, report_options(tmp_path), at(tmp_path / "report"))
     assert caught.value.advice == "Install it: pip install 'tickwheel[spark]'."
     assert list(tmp_path.iterdir()) == []
 

@@ -26,6 +26,7 @@ from tickwheel.spark.scheduling.rejects import write_rejects
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TASK_SAMPLES, TaskReport, merged
 from tickwheel.spark.scheduling.result import ScheduleResult
 from tickwheel.spark.scheduling.tasks import Task, Work
+from tickwheel.spark.storage import DirectoryFiles
 from timerlog.bulk.write import MANIFEST, Manifest, TopicPlan, write_manifest
 from timerlog.store import Store
 
@@ -209,7 +210,9 @@ def test_duplicates_are_told_apart(store: Store, work: Work, tmp_path: Path) -> 
     assert result.rejected == 7
     assert [(one.reason, one.key) for one in result.samples] == [("key_twice", "a"), ("key_taken", "b")]
     assert "2 × the key is that of a message that the broker has" in result.summary()
-    table = pq.read_table(write_rejects(replace(result, job=JOB), tmp_path / "deep" / "rejects")).to_pylist()
+    table = pq.read_table(
+        write_rejects(replace(result, job=JOB), DirectoryFiles(tmp_path / "deep" / "rejects"))
+    ).to_pylist()
     assert [(row["reason"], row["rows"], row["earlier_id"]) for row in table] == [
         ("key_twice", 1, first + 2),
         ("key_taken", 2, first + 10),

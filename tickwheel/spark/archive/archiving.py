@@ -332,8 +332,10 @@ class _Run:
             within = f"{folder}/" if folder else ""
             check_files(self._spark, archive.storage, [(within + entry.name, entry) for entry in files])
             archive.commit(manifest)
-        except BaseException:
+        except BaseException as error:
             archive.give_up(run)
+            if isinstance(error, ArchiveDamaged):
+                raise archive.overtaken(self._log_id) or error from None
             raise
         report.run, report.files = run, len(files)
         for entry in files:

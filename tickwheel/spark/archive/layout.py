@@ -9,6 +9,7 @@ from typing import Protocol
 from tickwheel.spark.archive.directory import DirectoryArchive
 from tickwheel.spark.archive.manifest import FileEntry, Manifest, Outcome
 from tickwheel.spark.archive.objects import ObjectArchive
+from tickwheel.spark.errors import ArchiveBusy
 from tickwheel.spark.storage import DirectoryFiles, Storage
 
 
@@ -46,6 +47,9 @@ class Archive(Protocol):
     def commit(self, manifest: Manifest) -> None:
         """Makes the files of a run count. Raises ``ArchiveBusy``: another run of the log counts, and this one never
         will; ``ArchiveUncertain``."""
+
+    def overtaken(self, log_id: str) -> ArchiveBusy | None:
+        """Whether another run of the log counts since this one began, so that the files of this one may be gone."""
 
     def give_up(self, run: str) -> None:
         """Deletes the files of a run that failed, unless it counts or may come to count."""

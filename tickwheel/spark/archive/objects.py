@@ -168,10 +168,7 @@ class ObjectArchive:
                 self._may_count = True
                 raise ArchiveUncertain(f"{self._shown(_stem(number))} was there, and is gone.")
             if found.log_id == manifest.log_id:
-                raise ArchiveBusy(
-                    f"Another run, {found.run}, has archived messages of this broker to {self.storage.shown} "
-                    "while this one did: its files count, and those of this run are deleted."
-                )
+                raise self._busy(found)
         self._sweep(others)
 
     def _is_created(self, number: int, content: bytes) -> bool:
@@ -187,6 +184,19 @@ class ObjectArchive:
             raise ArchiveUncertain(f"It is not known whether {shown} is there: {error}") from None
         self._may_count = is_ours
         return is_ours
+
+    def overtaken(self, log_id: str) -> ArchiveBusy | None:
+        for number in count(self._next):
+            (found,) = self._read([_stem(number)])
+            if found is None or found.log_id == log_id:
+                return None if found is None else self._busy(found)
+        raise AssertionError("unreachable")
+
+    def _busy(self, found: Manifest) -> ArchiveBusy:
+        return ArchiveBusy(
+            f"Another run, {found.run}, archived messages of this broker to {self.storage.shown} while this one did: "
+            "its files count, and those of this run are deleted."
+        )
 
     def give_up(self, run: str) -> None:
         """See `Archive`. The marker stays, for tasks that still write."""

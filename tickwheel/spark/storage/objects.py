@@ -58,7 +58,10 @@ _STATUS: Final = re.compile(r"status code: (\d+)")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>", re.DOTALL)
 _NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|AccountNotFound")
-_NO_CREDENTIALS: Final = re.compile(r"169\.254\.169\.254|metadata\.google|token request|No credentials", re.I)
+_NO_CREDENTIALS: Final = re.compile(
+    r"169\.254\.169\.254|metadata\.google|/latest/(api|meta-data)/|token request|No credentials",
+    re.IGNORECASE,
+)
 _DENIED: Final = re.compile(
     r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|AuthenticationFailed|"
     r"AuthorizationFailure|permission|not authorized|unauthenticated",

@@ -25,6 +25,9 @@ _ONE_SLASH: Final = re.compile(rf"^({'|'.join(_KINDS)}):", re.IGNORECASE)
 _SECRET_NAME: Final = re.compile(
     r"key|secret|token|passw|sas|credential|connection|service_account|customer", re.I
 )
+#: Of options that may be shown; the value of a wrong name may be a secret, too.
+_PLAIN_NAME: Final = re.compile(r"endpoint|region|^(allow|virtual|skip|user$|replication)", re.I)
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]*(:\d+)?")
 _SECRET_VARIABLE: Final = re.compile(r"^(AWS|AZURE|GOOGLE|GCS|OBJECT_STORE)_")
 #: What is shorter is found in any text by accident.
 _SHORTEST_SECRET_CHARS: Final = 4
@@ -49,7 +52,7 @@ class Place:
         return text
 
     def _secrets(self) -> list[str]:
-        given = [value for name, value in self.options if _SECRET_NAME.search(name)]
+        given = [value for name, value in self.options if not _PLAIN_NAME.search(name)]
         given += [
             value
             for name, value in os.environ.items()
@@ -129,6 +132,11 @@ def _check_host(kind: Kind, scheme: str, host: str) -> None:
     if not host and kind != "hdfs":
         raise BadPlace(
             f"A place at {scheme}:// begins with a bucket.", advice=f"Write {scheme}://BUCKET/PATH."
+        )
+    if not _HOST.fullmatch(host) or (":" in host and kind != "hdfs"):
+        raise BadPlace(
+            f"A place at {scheme}:// begins with a name of letters, digits, points and hyphens.",
+            advice=f"Write {scheme}://NAME/PATH; keys go to --fs KEY=@FILE, or into the environment.",
         )
 
 

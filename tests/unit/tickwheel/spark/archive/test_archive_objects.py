@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,14 +17,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.support.run.profile import amount, seed
+from tests.support.run.profile import amount, seed, some_of
 from tests.support.spark.simulated_storage import Killed, Life, SimulatedFiles, Turns, World
 from tests.unit.tickwheel.spark.archive.test_archive_files import plain
 from tickwheel.spark.archive import archiving
 from tickwheel.spark.archive.archiving import ArchiveReport
 from tickwheel.spark.archive.files import read_ids
 from tickwheel.spark.archive.layout import archive_at
-from tickwheel.spark.archive.manifest import OURS, RUNS, Manifest, Outcome
+from tickwheel.spark.archive.manifest import OURS, RUNS, FileEntry, Manifest, Outcome
 from tickwheel.spark.archive.objects import REMEMBERED_MS, ObjectArchive
 from tickwheel.spark.archive.source import SCHEMA, Passed, Piece, Wanted
 from tickwheel.spark.errors import (
@@ -37,7 +38,7 @@ from tickwheel.spark.errors import (
 from tickwheel.spark.storage import DirectoryFiles
 
 LOG = f"{1:016x}"
-COUNT = 12
+COUNT = 6
 
 
 @dataclass
@@ -61,23 +62,25 @@ class Broker:
         return SimpleNamespace(dropped=len(dropped), gone=gone, kept=[(number, 1) for number in sorted(kept)])
 
 
-def everything(world: World) -> SimulatedFiles:
-    """The store, without anything in between."""
-    return SimulatedFiles(
-        Life(World(Random(0), contents=world.contents, made=dict.fromkeys(world.contents, 0)))
-    )
-
-
 def archived(world: World) -> list[tuple[str, int]]:
     """Log and id of all that counts: of the files of all manifests, each of which must be whole."""
-    files = everything(world)
     found = []
     for name, content in world.contents.items():
         if name.startswith(f"{RUNS}/") and name.endswith(".json"):
             manifest = msgspec.json.decode(content, type=Manifest)
             for entry in manifest.files:
-                found += [(manifest.log_id, int(number)) for number in read_ids(files, entry.name, entry)]
+                found += [(manifest.log_id, one) for one in _ids(world.contents[entry.name], entry)]
     return found
+
+
+_known: dict[bytes, list[int]] = {}
+
+
+def _ids(content: bytes, entry: FileEntry) -> list[int]:
+    if content not in _known:
+        world = World(Random(0), contents={entry.name: content}, made={entry.name: 0})
+        _known[content] = read_ids(SimulatedFiles(Life(world)), entry.name, entry).tolist()
+    return _known[content]
 
 
 def garbage(world: World) -> set[str]:
@@ -89,6 +92,11 @@ def garbage(world: World) -> set[str]:
         for entry in msgspec.json.decode(content, type=Manifest).files
     }
     return {name for name in world.contents if name.startswith("topic=")} - named
+
+
+@cache
+def _row(number: int, log_id: str) -> Any:
+    return pa.RecordBatch.from_pylist([plain(number) | {"log_id": log_id}], SCHEMA)
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +115,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in ids:
             if number in offline.ids - offline.called and number not in wanted.without:
                 passed.meant += 1
-                row = plain(number) | {"log_id": offline.log_id}
-                yield Piece("t", number % 2, pa.RecordBatch.from_pylist([row], SCHEMA))
+                yield Piece("t", 0, _row(number, offline.log_id))
 
     monkeypatch.setattr(archiving, "run_tasks", run_tasks)
     monkeypatch.setattr(archiving, "parts_of", parts_of)
@@ -184,8 +191,8 @@ def test_a_run_and_one_that_finds_nothing() -> None:
 def test_it_is_killed_at_each_step() -> None:
     steps = Life(World(Random(0)))
     run(Broker(steps.world, set(range(1, COUNT + 1))), steps)
-    assert steps.steps > 30
-    for step in range(1, steps.steps + 1):
+    assert steps.steps >= 20
+    for step in some_of(range(1, steps.steps + 1), 2):
         for after in (False, True):
             broker = new("kill")
             with pytest.raises(Killed):
@@ -195,8 +202,8 @@ def test_it_is_killed_at_each_step() -> None:
 
 
 def test_it_is_killed_while_it_brings_a_killed_run_to_its_end() -> None:
-    for first in range(1, 60, 3):
-        for second in range(1, 60, 7):
+    for first in some_of(range(3, 21), 6):
+        for second in some_of(range(3, 21), 6):
             broker = new("twice")
             for step in (first, second):
                 try:
@@ -213,7 +220,7 @@ def _others(seed_name: str, brokers: Sequence[Broker], **badness: int) -> list[E
     turns, failed = Turns(draw), list[Exception]()
 
     def of(number: int, broker: Broker) -> Callable[[], None]:
-        kill_at = draw.randrange(1, 120) if badness.get("kills") else 0
+        kill_at = draw.randrange(1, 40) if badness.get("kills") else 0
         life = Life(world, lambda: turns.wait(number), kill_at, after=draw.random() < 0.5)
 
         def work() -> None:
@@ -235,7 +242,7 @@ def test_two_at_once_and_one_says_so() -> None:
     for course in range(amount("examples")):
         broker = new(f"two {course}")
         failed = _others(f"two {course}", [broker, broker])
-        assert all(isinstance(error, ArchiveBusy) for error in failed)
+        assert [type(error) for error in failed] in ([], [ArchiveBusy]), failed
         busy += len(failed)
         assert garbage(broker.world) == set(), "who is late takes its files away"
         finished(broker, set(range(1, COUNT + 1)))
@@ -244,7 +251,7 @@ def test_two_at_once_and_one_says_so() -> None:
 
 def test_many_at_once_that_are_killed_on_a_bad_store() -> None:
     kinds = set[type[Exception]]()
-    for course in range(amount("examples") * 4):
+    for course in range(amount("examples") * 2):
         name = f"bad {course}"
         broker = new(name, late_steps=course % 3 * 20, lost_one_in=course % 4 * 3)
         broker.called = {2, 7} if course % 2 else set()
@@ -270,7 +277,7 @@ def test_brokers_do_not_keep_each_other_off() -> None:
 def test_what_was_left_is_deleted_and_what_others_have_beside_is_not() -> None:
     broker = new("left")
     with pytest.raises(Killed):
-        run(broker, Life(broker.world, kill_at=14))
+        run(broker, Life(broker.world, kill_at=8))
     left = garbage(broker.world)
     assert left
     mine = {"topic=t/date=1970-01-01/mine.parquet", "notes.txt"}
@@ -295,30 +302,35 @@ def test_what_was_left_is_deleted_and_what_others_have_beside_is_not() -> None:
     assert marker not in broker.world.contents
 
 
+@dataclass(slots=True)
+class _Replacing(World):
+    def create(self, name: str, content: bytes) -> bool:
+        self.put(name, content)
+        return True
+
+
 def test_a_store_that_replaces_what_is_there_is_refused() -> None:
-    broker = new("replaces")
-    broker.world.create = lambda name, content: bool(broker.world.put(name, content)) or True  # type: ignore[method-assign]
+    broker = Broker(_Replacing(Random(0)), set(range(1, COUNT + 1)))
     with pytest.raises(ArchiveError, match="two runs could not be kept apart"):
         run(broker, Life(broker.world))
     assert len(broker.ids) == COUNT
+    assert garbage(broker.world) == set()
+
+
+@dataclass(slots=True)
+class _Refusing(World):
+    def create(self, name: str, content: bytes) -> bool:
+        if name.endswith(".json"):
+            raise StorageDenied("no")
+        return World.create(self, name, content)
 
 
 def test_a_put_that_is_refused_leaves_nothing() -> None:
-    broker = new("denied")
-
-    class Refused(World):
-        pass
-
-    def create(name: str, content: bytes) -> bool:
-        if name.endswith(".json"):
-            raise StorageDenied("no")
-        return World.create(broker.world, name, content)
-
-    broker.world.__class__ = Refused
-    Refused.create = staticmethod(create)  # type: ignore[assignment, method-assign]
+    broker = Broker(_Refusing(Random(0)), set(range(1, COUNT + 1)))
     with pytest.raises(StorageDenied):
         run(broker, Life(broker.world))
     assert garbage(broker.world) == set()
+    assert len(broker.ids) == COUNT
 
 
 def test_a_missing_manifest_is_damage_and_no_end(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -81,18 +82,25 @@ class Callers:
                 self._known.popitem(last=False)
 
 
-def log_in(url: str | None, token: str, address: str) -> Granted:
-    """Asks the broker at ``url``. Raises TickwheelError."""
+@contextmanager
+def connected(url: str | None, token: str, address: str) -> Iterator[sync.Client]:
+    """The broker at ``url``, as somebody with this token asks it from this address. Raises TickwheelError."""
     if len(token) > _MAX_TOKEN_CHARS:
         raise BadToken("The token does not have the form of one: twk_…_….")
     # The address makes a stranger of the reader, whoever this process is: see `Hello.peer`.
     try:
         with sync.Client(url, token=token, name="flight", peer=address, connect_timeout=_CONNECT_S) as client:
-            grants, is_limited = client.grants, client.is_limited
+            yield client
     except NotConnected as error:
-        _log.warning("a reader waits in vain for the broker: %s", error)
+        _log.warning("somebody asks in vain for the broker: %s", error)
         # Where the broker is, or why it lets nobody in, is not for strangers.
         raise NotConnected("The broker takes no log-in at this moment.", advice="Try again later.") from None
+
+
+def log_in(url: str | None, token: str, address: str) -> Granted:
+    """Asks the broker at ``url`` what somebody may do. Raises TickwheelError."""
+    with connected(url, token, address) as client:
+        grants, is_limited = client.grants, client.is_limited
     if grants is None and is_limited:
         raise Forbidden(
             "The token has more grants than the broker tells.",

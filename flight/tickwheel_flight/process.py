@@ -29,8 +29,10 @@ from tickwheel.errors import (
 from tickwheel.sync import Client
 from tickwheel_flight.callers import Callers, log_in
 from tickwheel_flight.directory import Directory
+from tickwheel_flight.jobs import Jobs
 from tickwheel_flight.reading import Reading
 from tickwheel_flight.server import FlightServer
+from tickwheel_flight.staging import Staging
 from tickwheel_flight.turns import Turns
 
 DRAIN_S: Final = 1.0
@@ -44,12 +46,14 @@ _log = logging.getLogger("tickwheel.flight")
 @dataclass(frozen=True, slots=True)
 class Serving:
     """``place``: where to listen, as grpc://host:port or grpc+tls://host:port. ``url``: of the broker, None: the
-    client's default. ``streams``: batches that are made at a time, 0: four for each core. The files are of TLS, empty:
+    client's default. ``max_staging_bytes``: of files of bulk jobs together. ``streams``: batches that are made at a
+    time, 0: four for each core. The files are of TLS, empty:
     there is none."""
 
     place: str
     url: str | None
     directory: Path
+    max_staging_bytes: int
     streams: int = 0
     certificate: str = ""
     key: str = ""
@@ -103,9 +107,10 @@ def serve(serving: Serving, ready: Callable[[str], None]) -> None:
     turns = Turns(serving.streams or _STREAMS_A_CORE * cores)
     callers = Callers(partial(log_in, serving.url))
     directory = Directory(serving.directory)
+    jobs = Jobs(serving.url, Staging(directory.path, serving.max_staging_bytes))
     left: list[FlightServer] = []
     reading = Reading(directory, turns)
-    server = _listen(serving.place, reading, callers, _tls(serving))
+    server = _listen(serving.place, (reading, callers, jobs), _tls(serving))
     place = f"{serving.place.rpartition(':')[0]}:{server.port}"
     ready(place)
     while (tls := _next_tls(events, serving)) is not None:
@@ -113,9 +118,10 @@ def serve(serving: Serving, ready: Callable[[str], None]) -> None:
         if not _shut_down(server):
             left.append(server)  # gRPC listens no more, and its streams may go on
         reading = Reading(directory, turns)
-        server = _listen(place, reading, callers, tls)
+        server = _listen(place, (reading, callers, jobs), tls)
         _log.info("certificates are loaded anew")
     reading.stop()
+    jobs.staging.stop()
     if not _shut_down(server) or left:
         sys.stdout.flush()
         os._exit(0)  # a reader that stands still keeps its call open, and nothing of Arrow Flight ends it
@@ -132,10 +138,10 @@ def _next_tls(events: queue.SimpleQueue[str], serving: Serving) -> dict[str, Any
     return None
 
 
-def _listen(place: str, reading: Reading, callers: Callers, tls: dict[str, Any]) -> FlightServer:
+def _listen(place: str, parts: tuple[Reading, Callers, Jobs], tls: dict[str, Any]) -> FlightServer:
     """Raises OSError."""
     try:
-        return FlightServer(place, reading, callers, **tls)
+        return FlightServer(place, *parts, **tls)
     except (OSError, pa.ArrowException) as error:
         _try(place)
         raise OSError(errno.EINVAL, f"gRPC does not listen: {error}") from None

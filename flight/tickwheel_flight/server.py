@@ -1,5 +1,5 @@
-"""Arrow Flight for the tables: answers GetSchema, GetFlightInfo, DoGet and two actions, each with the rights of the
-token that came with the call (``authorization: Bearer …``).
+"""Arrow Flight: answers GetSchema, GetFlightInfo and DoGet for the tables, DoPut for files of bulk jobs, and actions
+for both, each with the rights of the token that came with the call (``authorization: Bearer …``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelErr
 from tickwheel.protocol.grants import Granted
 from tickwheel_flight.callers import Callers
 from tickwheel_flight.commands import Command, parse_command
+from tickwheel_flight.jobs import ACTIONS as JOB_ACTIONS
+from tickwheel_flight.jobs import Jobs, check_writer
+from tickwheel_flight.putting import put_chunks
 from tickwheel_flight.reading import Reading, readable
+from tickwheel_flight.staged_names import BadPut, parse_path
 from timerlog.errors import StoreError
 
-_ACTIONS: Final = {
+_OFFSETS: Final = {
     FIRST_OFFSET: "Where a new query of events begins: a command in, an offset out, both JSON.",
     LAST_OFFSET: "How far events may be read from `start` of a command: a command in, an offset out, both JSON.",
 }
@@ -75,10 +79,10 @@ def _told(
 class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     """Listens from its making on, in threads of its own."""
 
-    def __init__(self, url: str, reading: Reading, callers: Callers, **tls: Any) -> None:
+    def __init__(self, url: str, reading: Reading, callers: Callers, jobs: Jobs, **tls: Any) -> None:
         """``url``: grpc://host:port, or grpc+tls://…, then with ``tls`` as `fl.FlightServerBase` has it. Raises
         OSError."""
-        self._reading, self._callers = reading, callers
+        self._reading, self._callers, self._jobs = reading, callers, jobs
         super().__init__(url, middleware={_LOGIN: _Logins()}, **tls)
 
     @_told
@@ -104,19 +108,24 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     @_told
     def do_action(self, context: Any, action: Any) -> Any:
-        """Offsets of events."""
-        command, granted = parse_command(action.body.to_pybytes()), self._granted(context)
-        if action.type == FIRST_OFFSET:
-            offset = self._reading.first_offset(command, granted)
+        """Offsets of events, and what a bulk job asks."""
+        packed, granted = action.body.to_pybytes(), self._granted(context)
+        found: Any
+        if action.type in JOB_ACTIONS:
+            check_writer(granted)
+            found = self._jobs.act(action.type, packed, *_caller(context))
+        elif action.type == FIRST_OFFSET:
+            found = self._reading.first_offset(parse_command(packed), granted)
         elif action.type == LAST_OFFSET:
-            offset = self._reading.last_offset(command, granted)
+            found = self._reading.last_offset(parse_command(packed), granted)
         else:
-            raise SourceError(f"There is no action {action.type!r}: use {', '.join(_ACTIONS)}.", advice="")
-        return iter([fl.Result(msgspec.json.encode(offset))])
+            known = ", ".join([*_OFFSETS, *JOB_ACTIONS])
+            raise SourceError(f"There is no action {action.type!r}: use {known}.", advice="")
+        return iter([fl.Result(msgspec.json.encode(found))])
 
     def list_actions(self, context: Any) -> list[Any]:
         """Those of `do_action`."""
-        return [fl.ActionType(name, text) for name, text in _ACTIONS.items()]
+        return [fl.ActionType(name, text) for name, text in (_OFFSETS | JOB_ACTIONS).items()]
 
     @_told
     def list_flights(self, context: Any, criteria: bytes) -> Any:
@@ -127,15 +136,28 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     @_told
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Nothing is written by Arrow Flight."""
-        raise SourceError("Nothing can be written here.", advice="Send messages to the broker itself.")
+        """A file of a bulk job. Answers with its length and checksum, when it is on the disk."""
+        if descriptor.descriptor_type != fl.DescriptorType.PATH:
+            raise BadPut("The descriptor is no path.", advice="Put to the path staging, JOB, FILE.")
+        name = parse_path(descriptor.path)
+
+        def judge(has_begun: bool = True) -> None:
+            check_writer(self._judge(context, has_begun))
+
+        judge(has_begun=False)
+        stored = self._jobs.staging.put(name, put_chunks(reader), judge)
+        writer.write(msgspec.json.encode(stored))
 
     def _granted(self, context: Any) -> Granted:
         return self._judge(context, has_begun=False)
 
     def _judge(self, context: Any, has_begun: bool) -> Granted:
-        token = context.get_middleware(_LOGIN).token
-        return self._callers.granted(token, address_of(context.peer()), has_begun=has_begun)
+        return self._callers.granted(*_caller(context), has_begun=has_begun)
+
+
+def _caller(context: Any) -> tuple[str, str]:
+    """Token and address."""
+    return context.get_middleware(_LOGIN).token, address_of(context.peer())
 
 
 def _command(descriptor: Any) -> Command:

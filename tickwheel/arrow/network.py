@@ -37,6 +37,10 @@ _OURS: Final = {cls.code: cls for cls in (SourceError, PositionLost)}
 T = TypeVar("T")
 
 
+class NoAnswerInTime(NotConnected):
+    """The process was reached, and is still at it for all that is known."""
+
+
 class _Told(msgspec.Struct):
     """What comes with an error of a `tickwheel flight`."""
 
@@ -96,17 +100,21 @@ class Flights:
 
     def offset(self, action: str, command: Mapping[str, Any]) -> Offset:
         """What an action answers. Raises what `schema` raises, ``PositionLost``."""
-        packed = msgspec.json.encode(command)
+        return self.act(action, command, Offset)
 
-        def ask(client: Any, options: Any) -> Offset:
+    def act(self, action: str, asked: Any, answer: type[T], *, timeout_s: float = _CALL_S) -> T:
+        """The same of any action. Raises what `schema` raises, and what the action does."""
+        packed = msgspec.json.encode(asked)
+
+        def ask(client: Any, options: Any) -> T:
             (result,) = client.do_action((action, packed), options)
-            return msgspec.json.decode(result.body.to_pybytes(), type=Offset)
+            return msgspec.json.decode(result.body.to_pybytes(), type=answer)
 
-        return self._asked(ask)
+        return self._asked(ask, timeout_s)
 
     def read(self, ticket: bytes) -> Iterator[Any]:
         """Record batches of one part. Raises what `schema` raises, ``PositionLost``; also in the middle."""
-        with self._client() as (client, headers), _explaining(self.url):
+        with self.connected() as (client, headers), explaining(self.url):
             # How long a table takes to read is not known; who is gone is known by the connection.
             options = fl.FlightCallOptions(headers=headers)
             reader = _patiently(lambda: client.do_get(fl.Ticket(ticket), options))
@@ -116,13 +124,14 @@ class Flights:
             finally:
                 reader.cancel()
 
-    def _asked(self, ask: Callable[[Any, Any], T]) -> T:
-        with self._client() as (client, headers), _explaining(self.url):
-            options = fl.FlightCallOptions(headers=headers, timeout=_CALL_S)
+    def _asked(self, ask: Callable[[Any, Any], T], timeout_s: float = _CALL_S) -> T:
+        with self.connected() as (client, headers), explaining(self.url):
+            options = fl.FlightCallOptions(headers=headers, timeout=timeout_s)
             return _patiently(lambda: ask(client, options))
 
     @contextmanager
-    def _client(self) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
+    def connected(self) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
+        """A client of Arrow Flight, and the headers of each call. Raises BadConfig, BadCertificate, TokenNeedsTls."""
         security = security_of(
             ca_file=self.ca_file,
             certificate=None,
@@ -171,7 +180,8 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _explaining(url: str) -> Iterator[None]:
+def explaining(url: str) -> Iterator[None]:
+    """What went wrong at ``url``, as an error of ours."""
     try:
         yield
     except (fl.FlightError, pa.ArrowException) as error:
@@ -184,7 +194,8 @@ def _explained(url: str, error: Exception) -> TickwheelError:
     except msgspec.MsgspecError:
         text = str(error).partition(". Detail:")[0].partition(" gRPC client debug context")[0].rstrip(". ")
         if isinstance(error, fl.FlightUnavailableError | fl.FlightTimedOutError):
-            return NotConnected(
+            away = NoAnswerInTime if isinstance(error, fl.FlightTimedOutError) else NotConnected
+            return away(
                 f"No tickwheel flight answers at {url}: {text}.",
                 advice="Check the address, that it runs (tickwheel serve --flight), and its certificate.",
             )

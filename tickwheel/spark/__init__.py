@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tickwheel.spark.archive import ArchiveReport, RestoreReport
     from tickwheel.spark.repair import RepairReport
-    from tickwheel.spark.scheduling import ScheduleResult
+    from tickwheel.spark.scheduling import ScheduleResult, Staged
 
 __all__ = [
     "ArchiveBusy",
@@ -126,6 +126,9 @@ def schedule_messages(
     progress: Callable[[str], None] | None = None,
     tz: str | None = None,
     rename: Mapping[str, str] | None = None,
+    staged: Staged | None = None,
+    token_file: str | None = None,
+    ca_file: str | None = None,
 ) -> ScheduleResult:
     """Schedules the rows of a DataFrame: all of them or none, without sending each. The columns are those of
     ``df.write.format("tickwheel")``. The DataFrame is computed once.
@@ -137,6 +140,9 @@ def schedule_messages(
     ``run_bytes``: how much a task gathers before it sorts and writes it; it needs two to three times as much memory.
     ``progress``: called with a line about what happens. ``tz``: the IANA zone of times without a zone, which are
     refused otherwise. ``rename``: names of columns, and what messages call them: ``{"when": "deliver_at"}``.
+    ``staged``: how files come to the broker, ``"in place"`` or ``"flight"`` (by Arrow Flight); None: in place where its
+    directory is seen, and else by Arrow Flight. ``token_file``, ``ca_file``: on each machine that has tasks; by default
+    what is in the environment there.
 
     Raises ``RowsRefused`` (with ``result``), ``SourceError``, ``StagingError``, ``ScheduleFailed``: then nothing was
     scheduled. ``ScheduleUncertain``: the broker went away at the last moment.
@@ -156,6 +162,9 @@ def schedule_messages(
             progress=progress,
             tz=tz,
             rename=rename,
+            staged=staged,
+            token_file=token_file,
+            ca_file=ca_file,
         ),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -167,7 +167,7 @@ def write_segments(
     reserve: Callable[[int], int],
     directory: Path,
     name: str,
-    syncs: Syncs | None = None,
+    syncs: ToDisk | None = None,
 ) -> list[Segment]:
     """Writes messages, sorted by time, into as many files ``<name>-<n>.log`` as it takes; all are on the disk when this
     returns, or, with ``syncs``, when that was waited for. ``topics``: one for all, or of each message; the plan must
@@ -186,6 +186,13 @@ def write_segments(
         file = f"{name}-{len(segments)}.log"
         segments.append(writer.write_segment(directory / file, syncs))
     return segments
+
+
+class ToDisk(Protocol):
+    """What is told of files that are written."""
+
+    def add(self, fd: int) -> None:
+        """All of it is written. It may be waited for elsewhere until it is on the disk."""
 
 
 class Syncs:
@@ -257,7 +264,7 @@ class _Writer:
             bodies=columns.bodies.as_c(),
         )
 
-    def write_segment(self, path: Path, syncs: Syncs) -> Segment:
+    def write_segment(self, path: Path, syncs: ToDisk) -> Segment:
         first_id, first = self._next_id, self._done
         header = pack_segment_header(NOWHERE, self._plan.segment_bytes, self._plan.log_id)
         room = self._plan.segment_bytes - SEGMENT_HEADER_BYTES - RECORD_HEAD_BYTES

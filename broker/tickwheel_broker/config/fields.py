@@ -104,6 +104,7 @@ _ALSO_OF_ROCKETMQ = (
 )
 _ALSO_OF_FLIGHT = (
     "data_dir",
+    "max_staging_bytes",
     "insecure",
     "tls_certificate",
     "tls_key",

@@ -651,6 +651,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             19,
         ),
     ] = 5
+    max_staging_bytes: Annotated[
+        int,
+        _size(
+            "Files of bulk jobs that came by Arrow Flight and are not taken in yet, of all jobs together. Beyond it, "
+            "no more of them is taken.",
+            MIB,
+            1024 * GIB,
+        ),
+    ] = 64 * GIB
 
     # -- logging --------------------------------------------------------------------------------------------
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _plain("The least level logged.")] = (

@@ -80,6 +80,7 @@ def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:
         place=flight_url(settings),
         url=current_session().url,
         directory=Path(settings.data_dir),
+        max_staging_bytes=settings.max_staging_bytes,
         streams=settings.flight_streams,
         certificate=settings.tls_certificate,
         key=settings.tls_key,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tickwheel_cli.pipeline.options import needs_spark, open_spark, spark_options
 from tickwheel_cli.shared.output import counted, print_json
-from tickwheel_cli.shared.session import current_session, json_option, url_option
+from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 
 if TYPE_CHECKING:
     from tickwheel.spark.errors import RowsRefused
-    from tickwheel.spark.scheduling import ScheduleResult
+    from tickwheel.spark.scheduling import ScheduleResult, Staged
+
+_STAGED: Final = {"flight": "by Arrow Flight", "in place": "in place", None: "nowhere"}
 
 
 @click.command()
@@ -61,8 +64,14 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The broker's DATA/staging, where Spark sees it under another path.",
 )
+@click.option(
+    "--staged",
+    type=click.Choice(["flight", "in place"]),
+    help="How files come to the broker.  [default: in place, where its directory is seen]",
+)
 @url_option
 @spark_options
+@security_options
 @json_option
 @needs_spark
 def schedule(
@@ -75,6 +84,7 @@ def schedule(
     rejects: str | None,
     job: str | None,
     staging: str | None,
+    staged: Staged | None,
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -85,8 +95,12 @@ def schedule(
     tickwheel pipeline schedule --from reminders.csv --topic reminders --max-rejects 100 --rejects ./rejects
     tickwheel pipeline schedule --from calls.csv --topic calls --rename when=deliver_at --tz Europe/Berlin
 
+    \b
+    tickwheel pipeline schedule --url tickwheel://broker:7411 --from reminders.parquet --topic reminders
+
     Columns: deliver_at and body, and if you like key, topic, priority, headers, order_key. Times have a zone, or
-    --tz names it. Tasks write into the broker's data directory, so Spark and broker need one file system.
+    --tz names it. Tasks write into the broker's data directory where they see it; elsewhere they put their files by
+    Arrow Flight, if `tickwheel flight` runs beside the broker.
     """
     from tickwheel.spark import RowsRefused, scheduling, sessions
 
@@ -101,19 +115,23 @@ def schedule(
         progress=show,
         tz=tz,
         rename=scheduling.parse_renames(renames),
+        staged=staged,
+        token_file=os.environ.get("TICKWHEEL_TOKEN_FILE"),
+        ca_file=os.environ.get("TICKWHEEL_CA"),
     )
     # Spark takes ten seconds to start, and minutes on a busy machine: all that can be said is said before.
     settings = sessions.parse_conf(conf)
     kind = scheduling.check_file(source, kind, options)
     scheduling.check_columns_of(source, kind, options, master=master, conf=settings)
-    with current_session().client():
-        pass  # it is there
-    with open_spark(master, conf) as spark:
-        try:
-            result = scheduling.schedule_file(spark, source, kind, options)
-        except RowsRefused as error:
-            _show_refusal(error)
-            raise
+    with scheduling.begun(options) as begun:
+        result = begun.repeated
+        if result is None:
+            with open_spark(master, conf) as spark:
+                try:
+                    result = scheduling.schedule_file(spark, source, kind, options, begun)
+                except RowsRefused as error:
+                    _show_refusal(error)
+                    raise
     if current_session().json:
         print_json(_as_json(result))
     else:
@@ -139,7 +157,7 @@ def _show(result: ScheduleResult) -> None:
     rate = f"{result.messages / taken_s:,.0f}/s; " if taken_s else ""
     click.echo(
         f"scheduled {counted(result.messages, 'message')} in {taken_s:.1f} s ({rate}written in {result.write_s:.1f} s, "
-        f"taken in by the broker in {result.adopt_s:.2f} s), job {result.job}"
+        f"taken in by the broker in {result.adopt_s:.2f} s), job {result.job}, staged {_STAGED[result.staged]}"
     )
     if result.rejected:
         click.echo(

@@ -1,7 +1,8 @@
 """Bulk scheduling: the rows of a DataFrame become messages of a broker, all of them or none.
 
-Tasks write segments in the broker's own format, sorted by time, into a directory of the job (``tasks``, ``runs``); the
-driver says that they are complete and hands them over (``driver``); ``timerlog.bulk.adopt`` takes them in.
+Tasks write segments in the broker's own format, sorted by time (``tasks``, ``runs``), into a directory of the job, or
+put them there by Arrow Flight (``places``); the driver says that they are complete and hands them over (``driver``,
+``ways``); ``timerlog.bulk.adopt`` takes them in.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.arrow.errors import SourceError
-from tickwheel.spark.scheduling.driver import Options, schedule_frame
+from tickwheel.spark.scheduling.driver import Job, Options, begun, schedule_frame
 from tickwheel.spark.scheduling.file_columns import is_all_here, look_into
+from tickwheel.spark.scheduling.places import Staged
 from tickwheel.spark.scheduling.renaming import parse_renames
 from tickwheel.spark.scheduling.result import Rejected, ScheduleResult
 from tickwheel.spark.scheduling.sources import (
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "Job",
     "Options",
     "Rejected",
     "ScheduleResult",
+    "Staged",
+    "begun",
     "check_columns_of",
     "check_file",
     "guess_format",
@@ -46,11 +51,13 @@ def options(**given: Any) -> Options:
     return Options(**{name: value for name, value in given.items() if value is not None})
 
 
-def schedule_file(spark: SparkSession, path: str, kind: str | None, options: Options) -> ScheduleResult:
-    """See ``tickwheel.spark.schedule_file``."""
+def schedule_file(
+    spark: SparkSession, path: str, kind: str | None, options: Options, job: Job | None = None
+) -> ScheduleResult:
+    """See ``tickwheel.spark.schedule_file``. ``job``: as it was begun with these options; else it begins here."""
     kind = check_file(path, kind, options)
     options = replace(options, are_texts=are_texts(kind))
-    return schedule_frame(read_file(spark, path, kind, options), options)
+    return schedule_frame(read_file(spark, path, kind, options), options, job)
 
 
 def check_file(path: str, kind: str | None, options: Options) -> str:

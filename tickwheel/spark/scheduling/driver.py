@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
-import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tickwheel import sync
 from tickwheel.arrow.errors import SourceError
-from tickwheel.client.admin.pipeline import AdoptResult, JobPlan, JobRefused
+from tickwheel.client.admin.pipeline import AdoptResult, JobRefused
 from tickwheel.client.url import default_url
-from tickwheel.protocol.errors import NotConnected, RequestTimeout
+from tickwheel.protocol.errors import BadJob, NotConnected, RequestTimeout, TickwheelError
 from tickwheel.protocol.limits import is_valid_name
 from tickwheel.spark.action import Attempt, run_action
 from tickwheel.spark.errors import (
     RowsRefused,
     ScheduleFailed,
     ScheduleUncertain,
+    SparkError,
     StagingError,
     StorageError,
     plain_text,
     spark_errors,
     understood,
 )
+from tickwheel.spark.scheduling.places import BY_FLIGHT, IN_PLACE, Staged
 from tickwheel.spark.scheduling.rejects import write_rejects
 from tickwheel.spark.scheduling.renaming import check_renames, renamed
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TaskReport, merged
 from tickwheel.spark.scheduling.result import INSIDE, TAKEN, Rejected, ScheduleResult
-from tickwheel.spark.scheduling.tasks import RUN_BYTES, RemoteBroker, Task, Work
+from tickwheel.spark.scheduling.tasks import RUN_BYTES, Task, Work, failed
+from tickwheel.spark.scheduling.ways import Broker, find_way
 from tickwheel.spark.storage import storage_at
 from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
 from tickwheel.spark.writing.reasons import CORRUPT
 from tickwheel.spark.writing.zones import zone_of
-from timerlog.bulk.write import MANIFEST, Manifest, Plan, Segment, write_manifest
+from timerlog.bulk.write import Manifest, Plan, Segment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _JOB: Final = re.compile(r"[0-9a-f]{32}")
 _LEAST_RUN_BYTES: Final = 64 * 1024
-_CLEAN_UP_TRIES: Final = 5
-_CLEAN_UP_PAUSE_S: Final = 0.2
 _log = logging.getLogger("tickwheel.spark")
 
 Progress = Callable[[str], None]
@@ -59,7 +57,9 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Options:
     """See ``schedule``. ``are_texts``: the columns come from a file that has only texts. ``tz``: the zone of times
-    without one. ``rename``: names of columns, and what messages call them."""
+    without one. ``rename``: names of columns, and what messages call them. ``staged``: how files come to the broker;
+    None: it is tried. The files of token and CA are on each machine that has tasks; None: what is in the environment
+    there."""
 
     url: str | None = None
     topic: str | None = None
@@ -72,6 +72,9 @@ class Options:
     are_texts: bool = False
     tz: str | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
+    staged: Staged | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
 
     def check(self) -> None:
         """Raises ``SourceError``, ``StorageError``."""
@@ -83,6 +86,13 @@ class Options:
             raise SourceError(f"run_bytes is {self.run_bytes}: use at least {_LEAST_RUN_BYTES:,}.")
         if self.job is not None and not self.job.strip():
             raise SourceError("The job has an empty name.", advice="Leave it out, or name it.")
+        if self.staged not in (None, BY_FLIGHT, IN_PLACE):
+            raise SourceError(f"staged is {self.staged!r}: use 'flight', 'in place', or leave it out.")
+        if self.staged == BY_FLIGHT and self.staging is not None:
+            raise SourceError(
+                "staging names a directory, and files are to go by Arrow Flight.",
+                advice="Give one of them, or none.",
+            )
         if self.tz is not None:
             zone_of(self.tz)
         check_renames(self.rename)
@@ -105,71 +115,114 @@ def job_id(name: str | None) -> str:
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
-def schedule_frame(frame: DataFrame, options: Options) -> ScheduleResult:
-    """See ``tickwheel.spark.schedule``."""
+def schedule_frame(frame: DataFrame, options: Options, job: Job | None = None) -> ScheduleResult:
+    """See ``tickwheel.spark.schedule``. ``job``: as it was begun with these options; else it begins here."""
     options.check()
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     named = {name: kind for name, kind in columns.items() if not (options.are_texts and name == CORRUPT)}
     options.check_columns(named)
-    return _Job(options).run(frame.toDF(*renamed(columns, options.rename)) if options.rename else frame)
+    frame = frame.toDF(*renamed(columns, options.rename)) if options.rename else frame
+    if job is not None:
+        return job.run(frame)
+    with begun(options) as own:
+        return own.run(frame)
 
 
-class _Job:
+@contextmanager
+def begun(options: Options) -> Iterator[Job]:
+    """A job that is planned: what broker, token and network have against it is said before Spark starts. What was
+    written for it goes if it is not run to its end. Raises ``SourceError``, ``StagingError`` and what the broker
+    says."""
+    job = Job(options)
+    try:
+        yield job
+    except ScheduleUncertain:
+        raise  # the broker may be at it, or come back to it
+    except BaseException:
+        job.discard()
+        raise
+
+
+class Job:
+    """One run of a job."""
+
     def __init__(self, options: Options) -> None:
         self._options = options
         self._id = job_id(options.job)
-        self._run = uuid.uuid4().hex[:8]
+        self._run = uuid.uuid4().hex
+        self._broker = Broker(options.url, options.token_file, options.ca_file)
+        self._planned, self._way = find_way(
+            self._broker,
+            self._topics,
+            job=self._id,
+            run=self._run,
+            staging=options.staging,
+            wanted=options.staged,
+        )
+
+    @property
+    def repeated(self) -> ScheduleResult | None:
+        """What became of it, if it was taken in before: then nothing is left to do."""
+        return None if self._planned.adopted is None else self._repeated(self._planned.adopted)
+
+    def discard(self) -> None:
+        """Removes what the run has written."""
+        if self._planned.adopted is None:
+            self._way.discard()
 
     def run(self, frame: DataFrame) -> ScheduleResult:
-        planned = self._plan()
-        if planned.adopted is not None:
-            return self._repeated(planned.adopted)
-        directory = self._directory(planned)
-        plan = msgspec.convert(planned.plan, Plan)
-        self._tell(f"job {self._id}: tasks write to {directory}")
+        """Lets Spark write the rows, and hands them in. Raises ``SparkError``."""
+        if self._planned.adopted is not None:
+            return self._repeated(self._planned.adopted)
+        plan = msgspec.convert(self._planned.plan, Plan)
+        self._tell(f"job {self._id}: tasks write to {self._way.text}")
         try:
-            return self._write_and_adopt(frame, plan, directory)
+            return self._write_and_adopt(frame, plan)
         except ScheduleUncertain:
-            raise  # the broker may be at it, or come back to it
-        except BaseException as error:
-            discard(directory, self._run)
+            raise
+        except TickwheelError as error:
+            self._way.discard()
             # Another run of this job may have won meanwhile: its end cleared the directory away under this one.
-            known = self._plan().adopted if isinstance(error, StagingError) else None
+            known = self._known() if error.code in (StagingError.code, BadJob.code) else None
             if known is None:
                 raise
             return self._repeated(known)
+
+    @property
+    def _topics(self) -> list[str]:
+        return [self._options.topic] if self._options.topic is not None else []
+
+    def _known(self) -> AdoptResult | None:
+        with self._broker.client() as client:
+            return client.plan_job(self._topics, job=self._id).adopted
 
     def _tell(self, text: str) -> None:
         if self._options.progress is not None:
             self._options.progress(text)
 
-    def _plan(self) -> JobPlan:
-        topics = [self._options.topic] if self._options.topic is not None else []
-        with sync.Client(self._options.url) as client:
-            return client.plan_job(topics, job=self._id)
-
-    def _directory(self, planned: JobPlan) -> Path:
-        """Where the job's files go, as this process and the workers see it. Raises ``StagingError``."""
-        told = Path(planned.directory)
-        directory = told if self._options.staging is None else Path(self._options.staging) / told.name
-        if not directory.is_dir():
-            raise StagingError(
-                f"The broker's directory {told} cannot be seen from here"
-                + (f" as {directory}." if directory != told else ".")
-            )
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise StagingError(f"{directory} cannot be written.")
-        return directory
-
     def _repeated(self, known: AdoptResult) -> ScheduleResult:
         # The table of rejects is that of the run that did it.
         return ScheduleResult(self._id, messages=known.messages, rejected=known.rejected, repeated=True)
 
-    def _write_and_adopt(self, frame: DataFrame, plan: Plan, directory: Path) -> ScheduleResult:
+    def _work(self, plan: Plan) -> Work:
+        options = self._options
+        return Work(
+            # Workers may have another environment than the driver: its broker is theirs.
+            url=options.url or default_url(),
+            topic=options.topic,
+            plan=plan,
+            directory=self._way.directory,
+            run=self._run,
+            run_bytes=options.run_bytes,
+            tz=options.tz,
+            flights=self._way.flights,
+            token_file=options.token_file,
+            ca_file=options.ca_file,
+        )
+
+    def _write_and_adopt(self, frame: DataFrame, plan: Plan) -> ScheduleResult:
         options, started_s = self._options, time.perf_counter()
-        # Workers may have another environment than the driver: its broker is theirs.
-        url = options.url or default_url()
-        work = Work(url, options.topic, plan, directory, self._run, options.run_bytes, options.tz)
+        work = self._work(plan)
         report = merged(collected(frame, work))
         segments = report.segments
         result = ScheduleResult(
@@ -181,14 +234,17 @@ class _Job:
             files=len(segments),
             written_bytes=sum(segment.bytes for segment in segments),
             write_s=time.perf_counter() - started_s,
+            staged=report.staged,
         )
         if result.rejected > options.max_rejects:
             raise self._refused(result)
         started_s = time.perf_counter()
         try:
-            write_manifest(Manifest(plan=plan, segments=segments), directory)
-        except OSError as error:
-            raise StagingError(f"{directory} cannot be written: {error.strerror or error}.") from error
+            self._way.write_manifest(Manifest(plan=plan, segments=segments))
+        except SparkError:
+            raise
+        except TickwheelError as error:
+            raise failed(error) from error
         count = result.rows - result.rejected
         self._tell(f"messages: {count:,}, files: {result.files:,}; the broker takes them in")
         try:
@@ -202,8 +258,7 @@ class _Job:
 
     def _adopt(self, max_rejects: int) -> AdoptResult:
         try:
-            with sync.Client(self._options.url) as client:
-                return client.adopt_job(self._id, max_rejects=max_rejects)
+            return self._way.adopt(max_rejects)
         except (NotConnected, RequestTimeout) as error:
             raise ScheduleUncertain(
                 f"The broker did not say whether it took in the job {self._id}: {error.message}"
@@ -260,7 +315,8 @@ def collected(frame: DataFrame, work: Work) -> list[TaskReport]:
     """Runs the tasks. Raises ``SparkError``."""
 
     def task(batches: Iterable[Any], attempt: Attempt) -> list[TaskReport]:
-        return [Task(work, RemoteBroker(work), attempt.number, attempt.partition).run(batches)]
+        place = work.place()
+        return [Task(work, work.broker(place), attempt.number, attempt.partition, place).run(batches)]
 
     wanted = frame.select([name for name in frame.columns if name in SINK_COLUMNS or name == CORRUPT])
     try:
@@ -275,43 +331,3 @@ def _unknown(error: Exception) -> ScheduleFailed:
     lines = [line.strip() for line in text.split("\n\tat ")[0].splitlines() if line.strip()]
     what = lines[-1] if lines and "Traceback" in text else " ".join(lines[:2])
     return ScheduleFailed(f"Spark could not run the job, so nothing of it was scheduled: {what}")
-
-
-def discard(directory: Path, run: str) -> None:
-    """Removes what a run of a job has written, and the directory unless others write to it. Tasks that were told to
-    stop may write a little longer: they fail when it is gone."""
-    error: OSError | None = None
-    for _ in range(_CLEAN_UP_TRIES):
-        try:
-            _discard_once(directory, run)
-        except FileNotFoundError:
-            return
-        except OSError as found:
-            error = found
-            time.sleep(_CLEAN_UP_PAUSE_S)
-        else:
-            return
-    _log.error("%s cannot be cleared away, the broker does it in a day: %s", directory, error)
-
-
-def _discard_once(directory: Path, run: str) -> None:
-    for path in directory.iterdir():
-        if _is_of(path, run):
-            path.unlink(missing_ok=True)
-    left = list(directory.iterdir())
-    if any(_is_of(path, run) for path in left):
-        raise OSError(errno.ENOTEMPTY, "a task that was told to stop has written meanwhile", str(directory))
-    if not left:
-        directory.rmdir()
-
-
-def _is_of(path: Path, run: str) -> bool:
-    return path.name.startswith(f"{run}-") or (path.name.startswith(MANIFEST) and _is_manifest_of(path, run))
-
-
-def _is_manifest_of(path: Path, run: str) -> bool:
-    try:
-        segments = msgspec.json.decode(path.read_bytes(), type=Manifest).segments
-    except (OSError, msgspec.MsgspecError):
-        return False
-    return all(segment.file.startswith(f"{run}-") for segment in segments)

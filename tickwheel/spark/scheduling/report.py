@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from tickwheel.spark.scheduling.places import BY_FLIGHT, Staged
 from tickwheel.spark.scheduling.result import Rejected
 from tickwheel.spark.writing.columns import Checked, shown
 from tickwheel.spark.writing.reasons import CODES, REASONS
@@ -19,12 +20,14 @@ KEPT_SAMPLES: Final = 200
 
 
 class TaskReport(msgspec.Struct, kw_only=True):
-    """What one task has done. ``counts``: refused rows by reason."""
+    """What one task has done. ``counts``: refused rows by reason. ``staged``: how its files came to the broker, or, of
+    many tasks, those of any."""
 
     rows: int = 0
     segments: list[Segment] = []
     counts: dict[str, int] = {}
     samples: list[Rejected] = []
+    staged: Staged | None = None
 
     def refuse(self, batch: Any, found: Checked, partition: int, topic: str | None) -> None:
         """Takes note of the bad rows of the batch that follows those noted so far."""
@@ -53,6 +56,7 @@ def merged(reports: Iterable[TaskReport]) -> TaskReport:
     for one in reports:
         total.rows += one.rows
         total.segments += one.segments
+        total.staged = BY_FLIGHT if BY_FLIGHT in (total.staged, one.staged) else one.staged
         total.samples += one.samples[: max(0, KEPT_SAMPLES - len(total.samples))]
         for code, count in one.counts.items():
             total.counts[code] = total.counts.get(code, 0) + count

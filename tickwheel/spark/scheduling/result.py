@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from tickwheel.spark.scheduling.places import Staged
 from tickwheel.spark.writing.reasons import REASONS
 
 INSIDE: Final = "key_twice"
@@ -46,7 +47,8 @@ def reason_text(code: str) -> str:
 class ScheduleResult:
     """What became of a job. ``rows``: all that were looked at; of them ``messages`` are scheduled, and ``counts`` says
     by reason how many are not (``samples``: some of them). ``repeated``: the job had been taken in before, and only
-    ``messages`` and ``rejected`` are known. ``rejects``: the file with the samples."""
+    ``messages`` and ``rejected`` are known. ``rejects``: the file with the samples. ``staged``: whether tasks wrote
+    into the broker's directory, or some of them put their files by Arrow Flight; None: nothing was written."""
 
     job: str
     messages: int = 0
@@ -60,6 +62,7 @@ class ScheduleResult:
     write_s: float = 0.0
     adopt_s: float = 0.0
     rejects: str | None = None
+    staged: Staged | None = None
 
     def summary(self) -> list[str]:
         """Lines for people: how many rows were refused and why, with some of them."""

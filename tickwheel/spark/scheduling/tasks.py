@@ -1,4 +1,5 @@
-"""The work of one task: batches in, segments on the disk, a report out. Without Spark; the broker is a small interface.
+"""The work of one task: batches in, segments on the broker's disk, a report out. Without Spark; the broker is a small
+interface.
 
 Files are called after the attempt that writes them. So an attempt that fails, or is run twice, never meets the files of
 another; what it leaves behind counts for nothing, because the driver takes only the reports of attempts that won.
@@ -6,9 +7,7 @@ another; what it leaves behind counts for nothing, because the driver takes only
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,17 +19,19 @@ import pyarrow.compute as pc
 
 from tickwheel import sync
 from tickwheel.arrow.errors import DataError
+from tickwheel.arrow.jobs import Run
+from tickwheel.arrow.network import Flights
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
 from tickwheel.protocol.errors import TickwheelError
-from tickwheel.spark.errors import ScheduleFailed, StagingError
+from tickwheel.spark.errors import ScheduleFailed
+from tickwheel.spark.scheduling.places import BY_FLIGHT, ByFlight, InPlace, Place, is_marked, is_seen
 from tickwheel.spark.scheduling.report import TaskReport
 from tickwheel.spark.scheduling.runs import Gathered
 from tickwheel.spark.writing.columns import Checked, checked
 from tickwheel.spark.writing.zones import zone_of
-from timerlog.bulk.write import Plan, Syncs, TopicPlan, write_segments
+from timerlog.bulk.write import Plan, TopicPlan, write_segments
 
 RUN_BYTES: Final = 128 * 1024 * 1024
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Broker(Protocol):
@@ -45,21 +46,42 @@ class Broker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What all tasks of a job know. ``run``: of this call, so that two of one job never write the same files.
-    ``tz``: of times without a zone."""
+    """What all tasks of a job know. ``directory``: where its files go; None: nowhere that a task sees. ``run``: of this
+    call, so that two of one job never write the same files. ``tz``: of times without a zone. ``flights``: where files
+    are put by tasks that do not see the directory. The other files are on each machine that has tasks."""
 
     url: str | None
     topic: str | None
     plan: Plan
-    directory: Path
+    directory: Path | None
     run: str
     run_bytes: int = RUN_BYTES
     tz: str | None = None
+    flights: Flights | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
 
     @property
     def zone(self) -> ZoneInfo | None:
         """That of ``tz``."""
         return None if self.tz is None else zone_of(self.tz)
+
+    def place(self) -> Place:
+        """Where a task writes, found out where it runs."""
+        if self.flights is None:
+            assert self.directory is not None, "tasks need a place"
+            return InPlace(self.directory)
+        if (
+            self.directory is not None
+            and is_marked(self.directory, self.run)
+            and is_seen(self.directory, has_flight=True)
+        ):
+            return InPlace(self.directory)
+        return ByFlight(Run(self.flights, self.plan.job, self.run))
+
+    def broker(self, place: Place) -> Broker:
+        """Whom a task asks: who puts files needs to reach no other port."""
+        return FlightBroker(self) if place.staged == BY_FLIGHT else RemoteBroker(self)
 
 
 @dataclass(slots=True)
@@ -70,14 +92,37 @@ class RemoteBroker:
 
     def reserve_ids(self, count: int) -> int:
         """See ``Broker``."""
-        with sync.Client(self.work.url) as client:
+        with self._client() as client:
             return client.reserve_ids(count)
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicPlan]:
         """See ``Broker``."""
-        with sync.Client(self.work.url) as client:
+        with self._client() as client:
             found = client.plan_job(list(names), job=self.work.plan.job)
         return msgspec.convert(found.plan, Plan).topics
+
+    def _client(self) -> sync.Client:
+        return sync.Client(self.work.url, token_file=self.work.token_file, ca_file=self.work.ca_file)
+
+
+@dataclass(slots=True)
+class FlightBroker:
+    """The same through `tickwheel flight`."""
+
+    work: Work
+
+    def reserve_ids(self, count: int) -> int:
+        """See ``Broker``."""
+        return self._run.reserve_ids(count)
+
+    def topics(self, names: Sequence[str]) -> dict[str, TopicPlan]:
+        """See ``Broker``."""
+        return msgspec.convert(self._run.plan(names).plan, Plan).topics
+
+    @property
+    def _run(self) -> Run:
+        assert self.work.flights is not None
+        return Run(self.work.flights, self.work.plan.job, self.work.run)
 
 
 @dataclass(slots=True)
@@ -88,6 +133,7 @@ class Task:
     broker: Broker
     attempt: int
     partition: int
+    place: Place | None = None
     report: TaskReport = field(default_factory=TaskReport)
     _gathered: Gathered = field(default_factory=Gathered)
     _topics: dict[str, TopicPlan] = field(default_factory=dict)
@@ -99,22 +145,24 @@ class Task:
         return f"{self.work.run}-{self.attempt}"
 
     def run(self, batches: Iterable[Any]) -> TaskReport:
-        """Raises ``SparkError``; then nothing is left of it."""
+        """Raises ``SparkError``; then nothing is left of it that counts."""
         self._topics.update(self.work.plan.topics)
+        place = self.work.place() if self.place is None else self.place
+        self.report.staged = place.staged
         try:
-            with Syncs() as syncs:
+            with place:
                 for batch in batches:
                     self._add(batch)
                     if (
                         self._gathered.bytes >= self.work.run_bytes
                         or self._gathered.rows >= MAX_RESERVED_IDS // 2
                     ):
-                        self._flush(syncs)
-                self._flush(syncs)
-                syncs.wait()
+                        self._flush(place)
+                self._flush(place)
+                place.wait()
         except BaseException as error:
-            self._remove_files()
-            typed = _typed(error, self.work.directory)
+            place.remove(self.name)
+            typed = _typed(error, place)
             if typed is None:
                 raise
             raise typed from error
@@ -141,37 +189,27 @@ class Task:
         lengths = np.asarray(pc.binary_length(found.body).fill_null(0), np.int64)
         found.refuse("body_too_large", lengths > limits[found.topic_of])
 
-    def _flush(self, syncs: Syncs) -> None:
+    def _flush(self, place: Place) -> None:
         if not self._gathered.rows:
             return
         plan = msgspec.structs.replace(self.work.plan, topics=self._topics)
         topics, columns = self._gathered.take(plan)
         name = f"{self.name}-{self._runs}"
         self._runs += 1
-        self.report.segments += write_segments(
-            plan, topics, columns, self.broker.reserve_ids, self.work.directory, name, syncs
+        segments = write_segments(
+            plan, topics, columns, self.broker.reserve_ids, place.directory, name, place.syncs
         )
-
-    def _remove_files(self) -> None:
-        """The others of the job go with its directory, sooner or later; so this may fail."""
-        with suppress(OSError):
-            for path in self.work.directory.glob(f"{self.name}-*"):
-                path.unlink()
+        self.report.segments += segments
+        place.written(segments)
 
 
-def _typed(error: BaseException, directory: Path) -> DataError | None:
+def _typed(error: BaseException, place: Place) -> DataError | None:
     """As an error whose code can be told from Spark's text; None: it stays what it is."""
     if isinstance(error, DataError):
         return None
     if isinstance(error, TickwheelError):
         return failed(error)
-    if isinstance(error, OSError) and error.errno in _FULL:
-        full = ScheduleFailed(f"The disk of {directory} is full.", advice="Free space on the broker's disk.")
-        full.code = "disk_full"
-        return full
-    if isinstance(error, OSError):
-        return StagingError(f"A task cannot write to {directory}: {error.strerror or error}.")
-    return None
+    return place.explained(error) if isinstance(error, OSError) else None
 
 
 def failed(error: TickwheelError) -> ScheduleFailed:

@@ -21,11 +21,12 @@ from tickwheel.arrow.errors import SourceError
 from tickwheel.protocol.errors import DiskFull
 from tickwheel.spark.errors import ScheduleFailed, StagingError
 from tickwheel.spark.scheduling import Options, guess_format
-from tickwheel.spark.scheduling.driver import discard, job_id, with_duplicates
+from tickwheel.spark.scheduling.driver import job_id, with_duplicates
 from tickwheel.spark.scheduling.rejects import write_rejects
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TASK_SAMPLES, TaskReport, merged
 from tickwheel.spark.scheduling.result import ScheduleResult
 from tickwheel.spark.scheduling.tasks import Task, Work
+from tickwheel.spark.scheduling.ways import discard
 from tickwheel.spark.storage import DirectoryFiles
 from timerlog.bulk.write import MANIFEST, Manifest, TopicPlan, write_manifest
 from timerlog.store import Store

@@ -71,6 +71,12 @@ AMOUNTS: Final = {
     "gateway_kills": Amount(
         "kills of the gateway for RocketMQ, of the broker under it, and of both", 3, 6, 200
     ),
+    "put_kills": Amount(
+        "kills of `tickwheel flight`, and of the broker under it, in each phase of a bulk job that is put",
+        1,
+        1,
+        20,
+    ),
     "purge_kills": Amount("kills while it purges", 5, 10, 300),
     "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 9, 10_000),
     "torn_places": Amount("places at which a file is torn, in three ways each", 2, 4, 5_000),

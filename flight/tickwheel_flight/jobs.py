@@ -22,7 +22,6 @@ from tickwheel.arrow.jobs import (
     PlanAsked,
     ReserveAsked,
 )
-from tickwheel.client.admin.pipeline import JobRefused
 from tickwheel.errors import Forbidden
 from tickwheel.protocol.grants import Granted
 from tickwheel_flight.callers import connected
@@ -78,10 +77,7 @@ class Jobs:
     def _adopt(self, asked: AdoptAsked, token: str, address: str) -> AdoptAnswer:
         self.staging.complete(asked.job, asked.run)
         with connected(self._url, token, address) as client:
-            try:
-                return AdoptAnswer(client.adopt_job(asked.job, max_rejects=asked.max_rejects))
-            except JobRefused as error:
-                return AdoptAnswer(error.result, is_refused=True)
+            return AdoptAnswer.of_broker(client, asked)
 
     def _drop(self, asked: DropAsked, token: str, address: str) -> bool:
         self.staging.drop(asked.job, asked.run)

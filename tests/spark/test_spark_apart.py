@@ -14,13 +14,10 @@ import pytest
 
 from tests.support.processes.guarded import Place
 from tests.support.run.warned import filters_of_a_process
-from tests.support.spark.standalone import Cluster, can_hide, standalone_cluster, without
+from tests.support.spark.standalone import Cluster, standalone_cluster, without
 from tickwheel import sync
 
-pytestmark = [
-    pytest.mark.ci,  # starts four Javas
-    pytest.mark.skipif(not can_hide(), reason="this user may not make mount namespaces"),
-]
+pytestmark = pytest.mark.ci  # starts four Javas
 COUNT = 3_000
 #: A driver with nothing but a URL and a file that holds a token.
 DRIVER = """
@@ -76,7 +73,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
 def test_reading_where_the_directory_is_not(guarded: tuple[str, Path, Path], tmp_path: Path) -> None:
     url, data, token = guarded
     assert os.listdir(data)
-    with standalone_cluster(tmp_path / "cluster", hidden=data) as cluster:
+    with standalone_cluster(tmp_path / "cluster", before=without(data)) as cluster:
         found = drive(cluster, url, token, data)
     assert found["files"] == [0] * 9
     assert found["executors"] == 2

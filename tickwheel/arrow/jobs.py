@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from tickwheel import sync
 from tickwheel.arrow.network import Flights, NoAnswerInTime, explaining
 from tickwheel.client.admin.pipeline import AdoptResult, JobPlan, JobRefused
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
@@ -75,6 +76,14 @@ class AdoptAnswer(msgspec.Struct, frozen=True):
 
     result: AdoptResult
     is_refused: bool = False
+
+    @classmethod
+    def of_broker(cls, client: sync.Client, asked: AdoptAsked) -> AdoptAnswer:
+        """Asks a broker. Raises BadJob, DiskFull, Forbidden and what connecting raises."""
+        try:
+            return cls(client.adopt_job(asked.job, max_rejects=asked.max_rejects))
+        except JobRefused as error:
+            return cls(error.result, is_refused=True)
 
 
 class DropAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

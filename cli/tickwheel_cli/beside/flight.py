@@ -42,9 +42,9 @@ def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> 
 
     A process of its own beside the broker: it reads the same data directory, and asks the broker what each reader may
     see, with the token that the reader brings (authorization: Bearer). Spark, DuckDB, Polars and pandas read from it
-    on any machine, and `tickwheel pipeline schedule` puts the files of bulk jobs, into its directory staging. Settings come from where those of `tickwheel serve` come from: --listen is the setting
-    flight_listen; `tickwheel serve --flight` starts it beside the broker. SIGHUP loads certificates anew. Needs
-    pip install 'tickwheel[flight]'.
+    on any machine, and `tickwheel pipeline schedule` has it put files of bulk jobs into its directory staging. Settings
+    come from where those of `tickwheel serve` come from: --listen is the setting flight_listen; `tickwheel serve
+    --flight` starts it beside the broker. SIGHUP loads certificates anew. Needs pip install 'tickwheel[flight]'.
     """
     from tickwheel_broker import logs
     from tickwheel_broker.config.load import load

@@ -1,14 +1,9 @@
-"""A standalone cluster of Spark: a master and two workers, each a process, from the pyspark that is installed.
-
-Its processes see the file system of this machine, or have a mount namespace each, in which a directory is empty: then
-they are as far from the broker's data directory as on another machine.
-"""
+"""A standalone cluster of Spark: a master and two workers, each a process, from the pyspark that is installed."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyspark
+import pytest
 
 from tickwheel.spark.java import find_java
 from tickwheel.spark.sessions import quiet_options
@@ -47,24 +43,23 @@ class Cluster:
 
 
 def without(directory: Path) -> list[str]:
-    """What to put before a command so that it finds the directory empty: a mount namespace. Only for root."""
-    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(directory)]
-
-
-def can_hide() -> bool:
-    """Whether this user may make mount namespaces, which most containers forbid."""
-    return (
-        shutil.which("unshare") is not None
-        and not subprocess.run(
-            [*without(Path("/mnt")), "true"], stderr=subprocess.DEVNULL, check=False
-        ).returncode
-    )
+    """Words before those of a command, which then sees an empty file system instead of a directory. Skips the test
+    where that cannot be."""
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    words += ['mount -t tmpfs tmpfs "$0" && exec "$@"', str(directory)]
+    try:
+        tried = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare program")
+    if tried.returncode:
+        pytest.skip(f"no mount namespace can be made here: {tried.stderr.strip()}")
+    return words
 
 
 @contextmanager
-def standalone_cluster(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
-    """Starts the cluster, and returns when both workers have found their master. ``folder``: for logs and work;
-    ``hidden``: a directory that its workers find empty."""
+def standalone_cluster(folder: Path, before: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Starts the cluster, and returns when both workers have found their master. ``folder``: for logs and work.
+    ``before``: words before the command of each worker."""
     folder.mkdir(parents=True, exist_ok=True)
     port, page_port = _free_ports(2)
     environment = _environment(folder)
@@ -79,8 +74,7 @@ def standalone_cluster(folder: Path, hidden: Path | None = None) -> Iterator[Clu
             )
         )
         master = f"spark://127.0.0.1:{port}"
-        prefix = without(hidden) if hidden else []
-        processes += [_start_worker(folder, environment, master, host, prefix) for host in WORKER_HOSTS]
+        processes += [_start_worker(folder, environment, master, host, before) for host in WORKER_HOSTS]
         workers = [process.pid for process in processes[1:]]
         cluster = Cluster(master, workers, f"http://127.0.0.1:{page_port}/json/")
         _wait_for_workers(cluster, processes, folder)
@@ -153,7 +147,7 @@ def _environment(folder: Path, memory: str = "256m") -> dict[str, str]:
 
 
 def _start_worker(
-    folder: Path, environment: dict[str, str], master: str, host: str, prefix: Sequence[str]
+    folder: Path, environment: dict[str, str], master: str, host: str, before: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     work = folder / f"work-{host}"
     return _start(
@@ -162,17 +156,17 @@ def _start_worker(
         "org.apache.spark.deploy.worker.Worker",
         *("--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g"),
         *("--work-dir", str(work), master),
-        prefix=prefix,
+        before=before,
     )
 
 
 def _start(
-    log: Path, environment: dict[str, str], main: str, *arguments: str, prefix: Sequence[str] = ()
+    log: Path, environment: dict[str, str], main: str, *arguments: str, before: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     program = Path(environment["SPARK_HOME"], "bin", "spark-class")
     with log.open("wb") as output:
         return subprocess.Popen(
-            [*prefix, str(program), main, *arguments],
+            [*before, str(program), main, *arguments],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

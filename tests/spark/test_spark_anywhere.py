@@ -1,0 +1,239 @@
+"""Bulk scheduling on a cluster none of whose machines sees the broker's directory: each worker, and the driver, is in a
+mount namespace of its own in which it is empty. What is killed meanwhile neither loses nor doubles a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.flight.calling import flight_pids, flight_url
+from tests.support.flight.writing import staged
+from tests.support.processes.cli_harness import PROGRAM, SPARK_PATIENCE_S, Shell
+from tests.support.processes.daemon_harness import Daemon
+from tests.support.processes.guarded import Place
+from tests.support.run.profile import PROFILE, SOAK
+from tests.support.run.warned import filters_of_a_process
+from tests.support.spark.standalone import Cluster, standalone_cluster, without
+from tickwheel import sync
+from tickwheel_bench.processes import free_port
+
+pytestmark = pytest.mark.ci
+
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.speculation": "true",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.3",
+    "spark.task.maxFailures": "8",
+}
+FILES, ROWS_A_FILE = 8, 10_000
+FAR_MS = 1_935_000_000_000
+DAY_S = 86_400.0
+KILLS = 20 if PROFILE == SOAK else 1
+
+
+@dataclass(frozen=True)
+class World:
+    """A broker with tokens and Arrow Flight, a cluster that does not see its directory, and rows in Parquet."""
+
+    folder: Path
+    daemon: Daemon
+    cluster: Cluster
+    token: Path
+    before: list[str]
+
+    def start(self, topic: str, job: str) -> subprocess.Popen[bytes]:
+        """The command, as a group of processes."""
+        shell = Shell(self.folder, self.daemon.url)
+        # PySpark leaves sockets and pipes to the interpreter's end.
+        shell.environment["PYTHONWARNINGS"] = filters_of_a_process("ignore::ResourceWarning")
+        shell.environment["TICKWHEEL_TOKEN_FILE"] = str(self.token)
+        conf = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
+        words = ["pipeline", "schedule", "--from", str(self.folder / "rows"), "--format", "parquet", "--json"]
+        words += ["--topic", topic, "--job", job, "--master", self.cluster.master, *conf]
+        return subprocess.Popen(
+            [*self.before, *PROGRAM, *words],
+            cwd=self.folder,
+            env=shell.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def run(self, topic: str, job: str) -> dict[str, Any]:
+        return self.finish(self.start(topic, job))
+
+    def finish(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        output, errors = process.communicate(timeout=SPARK_PATIENCE_S * 3)
+        assert process.returncode == 0, errors.decode()[-3_000:]
+        found: dict[str, Any] = json.loads(output)
+        return found
+
+    def check(self, topic: str, messages: int = FILES * ROWS_A_FILE) -> None:
+        """Each row is there once, or none is."""
+        with sync.Client(self.daemon.url, token=self.token.read_text().strip()) as client:
+            sql = f"select count(*), count(distinct key) from messages where topic = '{topic}'"
+            assert client.query(sql).rows == [[messages, messages]]
+
+    @property
+    def left(self) -> list[str]:
+        return staged(self.daemon.directory)
+
+    def wait_for_files(self, process: subprocess.Popen[bytes]) -> None:
+        """Until tasks put what they have written."""
+        end_s = time.monotonic() + SPARK_PATIENCE_S
+        while not any(".log" in name for name in self.left):
+            assert process.poll() is None, process.communicate()[1].decode()[-3_000:]
+            assert time.monotonic() < end_s
+            time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("anywhere")
+    place = Place(folder)
+    token = folder / "pipeline.token"
+    token.write_text(place.create("pipeline", "publish:*", "query:*"))
+    token.chmod(0o600)
+    write_rows(folder / "rows")
+    before = without(place.data)
+    with (
+        standalone_cluster(folder / "cluster", before) as cluster,
+        place.daemon(
+            flight=True, flight_listen=f"127.0.0.1:{free_port()}", listen_port=free_port(), http_listen=False
+        ) as daemon,
+    ):
+        flight_url(daemon)
+        yield World(folder, daemon, cluster, token, before)
+
+
+def write_rows(folder: Path) -> None:
+    folder.mkdir()
+    for part in range(FILES):
+        numbers = range(part, FILES * ROWS_A_FILE, FILES)
+        columns = {
+            "key": [f"r{number}" for number in numbers],
+            "body": ["later" * 50] * len(numbers),
+            "deliver_at": pa.array([FAR_MS + number for number in numbers], pa.timestamp("ms", "UTC")),
+        }
+        pq.write_table(pa.table(columns), folder / f"{part}.parquet")
+
+
+def test_nobody_sees_the_directory(world: World) -> None:
+    done = world.run("plain", "plain")
+    assert (done["messages"], done["staged"]) == (FILES * ROWS_A_FILE, "flight")
+    world.check("plain")
+    assert world.left == []
+    assert world.run("plain", "plain")["repeated"]
+    secret = world.token.read_text().strip().encode()
+    logs = [path for path in (world.folder / "cluster").rglob("*") if path.is_file()]
+    assert not [path for path in logs if secret in path.read_bytes()]
+
+
+def test_a_driver_that_is_killed(world: World) -> None:
+    """Nothing of it comes in. What it left goes with the next run of the job, or after a day."""
+    for number in range(KILLS):
+        topic = f"driver-{number}"
+        process = world.start(topic, topic)
+        world.wait_for_files(process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        world.check(topic, 0)
+        assert world.left, "nobody has cleared it away"
+        if number % 2 == 0:
+            assert world.run(topic, topic)["messages"] == FILES * ROWS_A_FILE
+            world.check(topic)
+        else:
+            wait_for_quiet(world)
+            make_old(world.daemon.directory / "staging")
+            world.daemon.stop()
+            world.daemon.start()
+            flight_url(world.daemon)
+        wait_for_quiet(world, nothing=True)
+
+
+def make_old(folder: Path) -> None:
+    day_ago_s = time.time() - DAY_S - 60
+    for path in [*folder.rglob("*"), folder]:
+        os.utime(path, (day_ago_s, day_ago_s))
+
+
+def wait_for_quiet(world: World, *, nothing: bool = False) -> None:
+    """Until executors that have lost their driver have ended, too; ``nothing``: and nothing is left."""
+    end_s, before = time.monotonic() + SPARK_PATIENCE_S, [""]
+    while before != world.left or (nothing and world.left):
+        assert time.monotonic() < end_s, world.left
+        before = world.left
+        time.sleep(1.0)
+
+
+def test_an_executor_that_is_killed(world: World) -> None:
+    for number in range(KILLS):
+        topic = f"executor-{number}"
+        process = world.start(topic, topic)
+        world.wait_for_files(process)
+        killed = executors(world.cluster.worker_pids[number % 2])
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert killed
+        assert world.finish(process)["messages"] == FILES * ROWS_A_FILE
+        world.check(topic)
+        assert world.left == []
+
+
+def executors(worker_pid: int) -> list[int]:
+    """The processes that a worker has started: Java, and below it Python."""
+    found, todo = [], [worker_pid]
+    while todo:
+        pid = todo.pop()
+        try:
+            tasks = Path(f"/proc/{pid}/task").iterdir()
+            children = [int(one) for task in tasks for one in (task / "children").read_text().split()]
+        except FileNotFoundError:
+            continue
+        todo += children
+        found += children
+    return [pid for pid in found if "CoarseGrainedExecutorBackend" in command_of(pid)]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except FileNotFoundError:
+        return ""
+
+
+@pytest.mark.parametrize("what", ["flight", "broker"])
+def test_the_other_side_is_killed(world: World, what: str) -> None:
+    for number in range(KILLS):
+        topic = f"{what}-{number}"
+        process = world.start(topic, topic)
+        world.wait_for_files(process)
+        if what == "flight":
+            os.kill(flight_pids(world.daemon)[-1], signal.SIGKILL)
+        else:
+            world.daemon.kill()
+            world.daemon.start()
+        output, errors = process.communicate(timeout=SPARK_PATIENCE_S * 3)
+        if process.returncode:
+            # The broker was away when it was to take the job in: all or none, and to ask again is safe.
+            assert b"schedule_uncertain" in errors or b"not_connected" in errors, errors.decode()[-3_000:]
+            assert world.run(topic, topic)["messages"] == FILES * ROWS_A_FILE
+        else:
+            assert json.loads(output)["messages"] == FILES * ROWS_A_FILE
+        world.check(topic)
+        wait_for_quiet(world, nothing=True)

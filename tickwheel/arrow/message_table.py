@@ -131,8 +131,9 @@ class _Scan:
         directory = pa.array([self._directory])
         if not all(one.passes(directory)[0] for one in self._by_directory):
             return
-        end_id = min(ids.stop, len(self._snapshot.rows))
-        for step in spans(self._snapshot.description.gaps, ids.start, end_id, _STEP_CHUNKS * chunk_rows):
+        description, step_rows = self._snapshot.description, _STEP_CHUNKS * chunk_rows
+        first_id, end_id = max(ids.start, description.first_id), min(ids.stop, len(self._snapshot.messages))
+        for step in spans(description.gaps, first_id, end_id, step_rows):
             chunks = self._snapshot.chunks(
                 None,
                 with_deliveries=needs_deliveries(self._needed),

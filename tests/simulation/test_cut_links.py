@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.simulation.seeds import seeds
+from tests.simulation.seeds import in_order, seeds
 from tests.support.run.profile import SEED
 from tickwheel_broker.cluster import node
 from tickwheel_simulation.cluster import cuts
@@ -25,9 +25,9 @@ def test_a_seed_gives_the_same_again() -> None:
     assert run_cuts(3) == run_cuts(3)
 
 
-def found() -> str:
-    """How one of some seeds finds the defect."""
-    for seed in range(MANY_SEEDS):
+def found(first: int = 0) -> str:
+    """How one of some seeds finds the defect. `first`: a seed that did."""
+    for seed in in_order(first, MANY_SEEDS):
         try:
             run_cuts(seed)
         except Violation as violation:

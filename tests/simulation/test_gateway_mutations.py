@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.simulation.seeds import in_order
 from tickwheel import CancelResult, ReceiptResult
 from tickwheel.errors import TickwheelError
 from tickwheel.sharing.joining import Joined
@@ -38,9 +39,9 @@ def is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "HEAL_S", 150.0)
 
 
-def found(*signs: str) -> bool:
-    """Whether one of some seeds finds the defect, which shows in one of these ways."""
-    for seed in range(MANY_SEEDS):
+def found(*signs: str, first: int = 0) -> bool:
+    """Whether one of some seeds finds the defect, which shows in one of these ways. `first`: a seed that did."""
+    for seed in in_order(first, MANY_SEEDS):
         report = run.run_seed(seed, HOURS, has_gateway=True)
         if report.violation:
             assert report.command == f"tickwheel simulate --seed {seed} --hours {HOURS:g} --rocketmq"
@@ -119,7 +120,7 @@ def test_leases_that_are_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Renewing, "_turn", rest)
     drawn(monkeypatch, slow=0.5, kills=0.0, stops=0.0, vanish=0.0)
-    assert found("is given to another, while a client has it")
+    assert found("is given to another, while a client has it", first=1)
 
 
 @pytest.mark.usefixtures("is_quiet")
@@ -151,7 +152,7 @@ def test_what_was_written_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_recall_that_came_too_late_and_is_told_to_be_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     late = (CancelResult.ALREADY_DELIVERED, CancelResult.ALREADY_ACKED)
     monkeypatch.setattr(recalling, "_RECALLED", (*recalling._RECALLED, *late))
-    assert found("is cancelled, but was delivered before", "was cancelled, and is delivered")
+    assert found("is cancelled, but was delivered before", "was cancelled, and is delivered", first=5)
 
 
 def test_what_a_filter_refuses_and_is_not_acked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,10 @@ class Amount(NamedTuple):
 
 
 AMOUNTS: Final = {
-    "seeds": Amount("seeds of the simulator", 24, 80, 200),
-    "cluster_seeds": Amount("seeds of the simulator with a cluster", 24, 60, 200),
+    "seeds": Amount("seeds of the simulator", 16, 80, 200),
+    "cluster_seeds": Amount("seeds of the simulator with a cluster", 16, 60, 200),
     "cut_seeds": Amount("seeds of the simulator with cut links of a cluster", 6, 20, 200),
+    "restore_seeds": Amount("seeds of the simulator with restores", 2, 6, 100),
     "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 2, 8, 200),
     "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 2, 6, 200),
     "repeated_s": Amount("simulated seconds of a seed that is run twice", 12, 36, 72),

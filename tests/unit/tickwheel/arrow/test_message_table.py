@@ -14,7 +14,10 @@ MILLION = 1_000_000
 
 
 def directories(*next_ids: int, gaps: tuple[tuple[int, int], ...] = ()) -> list[Any]:
-    return [SimpleNamespace(description=SimpleNamespace(next_id=one, gaps=[*gaps])) for one in next_ids]
+    return [
+        SimpleNamespace(description=SimpleNamespace(first_id=1, next_id=one, gaps=[*gaps]))
+        for one in next_ids
+    ]
 
 
 @pytest.mark.parametrize(

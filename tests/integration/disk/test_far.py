@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import Daemon
-from tests.support.stores.far import begin
+from tests.support.stores.far import begin, begin_late
 from tickwheel import DiskFull
 from tickwheel.sync import Client
 from timerlog.commitlog.addresses import END_POSITION
@@ -49,6 +49,31 @@ def test_a_broker_crosses_and_starts_again(tmp_path: Path) -> None:
             assert found is not None
             assert found.body == BODIES[399]
             client.purge()
+
+
+@pytest.mark.parametrize(("first_id", "seq"), [(11_453_246_000, 7), (1_000, 134_217_600), (1 << 37, 1 << 37)])
+def test_messages_topics_and_groups_go_on_as_after_years(tmp_path: Path, first_id: int, seq: int) -> None:
+    """Over the places where all messages, and those of a group, once ended; killed in between."""
+    data = tmp_path / "data"
+    begin_late(data, first_id, seq, ("t",), STORE)
+    done: list[int] = []
+    for _ in range(3):
+        with Daemon(data, **SETTINGS) as daemon, Client(daemon.url) as client:
+            client.send_many("t", [b"%d" % number for number in range(300)])
+            fetched = client.fetch("t", group="g", count=200, wait=WAIT)
+            client.ack(fetched.group_id, [(message.id, message.epoch) for message in fetched])
+            done += [message.id for message in fetched]
+            life = client.history(id=done[-1])
+            assert life is not None
+            assert [event.event for event in life.events] == ["sent", "due", "delivered", "acked"]
+            count = client.query("select count(*) as n from messages where state = 'acked'").rows
+            assert count == [[len(done)]]
+            daemon.kill()
+    assert sorted(set(done)) == sorted(done)
+    assert min(done) >= first_id
+    with Daemon(data, **SETTINGS) as daemon, Client(daemon.url) as client:
+        assert client.query("select count(*) as n from messages").rows == [[900]]
+        assert daemon.stop() == 0
 
 
 def test_the_end_of_the_log_is_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.support.cluster.replicas import GENESIS, SETTINGS, START, Replicas, w
 from tests.support.native.driver import MIB, NOW_MS, pump
 from tests.support.native.frames import delivered, send
 from tests.support.stores.damage import flip
-from tests.support.stores.far import BEYOND_FLOATS, FAR
+from tests.support.stores.far import BEYOND_FLOATS, FAR, narrow_tables
 from timerlog.commitlog import addresses
 from timerlog.errors import BadDirectory, BadSettings, DamagedLog, DiskFull
 from timerlog.files.disk import FileDisk
@@ -67,6 +67,20 @@ def test_a_log_that_is_far_along_moves_in_every_replica(
     replicas.follow(follower)
     assert follower.end > position
     replicas.hand_over(owner, follower, 2, 2)
+
+
+def test_tables_move_in_every_replica(replicas: Replicas) -> None:
+    with narrow_tables():
+        owner, follower = replicas.owner(1, 1), replicas.follower(2)
+        places = set()
+        for turn in range(4):
+            work(owner, 20, first=20 * turn)
+            owner.purge(NOW_MS + 10 * SETTINGS.purge_after_ms)
+            owner.commit()
+            replicas.follow(follower)
+            places.add(follower._tables.messages.address)
+        assert len(places) > 2, "they have moved"
+        replicas.hand_over(owner, follower, 2, 2)
 
 
 def test_it_goes_on_where_it_was(replicas: Replicas) -> None:

@@ -33,6 +33,7 @@ from timerlog.errors import BadJob, DiskFull, TooManyRejects
 from timerlog.files.disk import Disk
 from timerlog.files.small_files import seal
 from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState
+from timerlog.tables.reach import Reach
 from timerlog.wheel.timers import MESSAGE_TIMER
 
 FOREIGN: Final = lib.TW_FOREIGN
@@ -164,6 +165,7 @@ class _Adoption:
         yield from self._clean_up()
 
     def _take_in(self) -> Steps:
+        Reach(self._tables).need(sum(segment.messages for segment in self._segments))
         self._tables.hold_rows(self._files.id_range[0])
         self._holds_rows = True
         yield self._in_thread(self._files.map)

@@ -65,10 +65,11 @@ class Reclaim:
         """What to free, a little at each step. A checkpoint of what was purged must be there."""
         rows, self._rows = self._rows, []
         deliveries, self._deliveries = self._deliveries, {}
-        if self._sweeps_all:
-            rows, deliveries = self._everything()
-            self._sweeps_all = False
         yield from self._free_below()
+        if self._sweeps_all:
+            self._sweeps_all = False
+            yield from self._sweep()
+            return
         if rows:
             yield from self._free(self._tables.messages, np.unique(np.concatenate(rows)), None)
         for group_id, pages in deliveries.items():
@@ -77,15 +78,27 @@ class Reclaim:
                 unique = np.unique(np.concatenate(pages))
                 yield from self._free(group.deliveries, unique, group.record.topic_id)
 
-    def _everything(self) -> tuple[list[Pages], dict[int, list[Pages]]]:
+    def _sweep(self) -> Iterator[list[Piece]]:
         """All pages that may be empty, besides those below the first message that is there."""
         tables, native = self._tables, self._tables.native
-        deliveries = {
-            group_id: [_pages_from(group.deliveries, int(native.topics[group.record.topic_id].first_seq))]
-            for group_id, group in tables.groups.items()
-        }
-        spans = tables.spans(int(native.first_id), tables.messages.capacity, tables.messages.capacity)
-        return [_pages_between(tables.messages, *span) for span in spans], deliveries
+        for span in tables.spans(int(native.first_id), tables.messages.capacity, tables.messages.capacity):
+            yield from self._sweep_range(tables.messages, *span, None)
+        for group_id, group in list(tables.groups.items()):
+            table, topic_id = group.deliveries, group.record.topic_id
+            if tables.groups.get(group_id) is group:
+                first = min(int(native.topics[topic_id].first_seq), table.capacity)
+                yield from self._sweep_range(table, first, table.capacity, topic_id)
+
+    def _sweep_range(self, table: Table, first: int, end: int, topic_id: int | None) -> Iterator[list[Piece]]:
+        """A little at a time: between an old message and the others there may be years of empty pages."""
+        start, stop = table.span(first, end)
+        page, last = start // PAGE_BYTES, -(-stop // PAGE_BYTES)
+        while page < last and table.region.is_open:
+            if last - page > _MANY_PAGES:
+                page = max(page, table.region.first_data(page * PAGE_BYTES) // PAGE_BYTES)
+            pages = np.arange(page, min(page + _MANY_PAGES, last), dtype=np.uint64)
+            yield from self._free(table, pages, topic_id)
+            page += _MANY_PAGES
 
     def _free_below(self) -> Iterator[list[Piece]]:
         """What lies before the first message that is still there, in the MessageTable and in each topic."""
@@ -143,16 +156,6 @@ class Reclaim:
         arrivals = self._tables.topics[topic_id].arrivals.between(first, end)["id"]
         count = int(self._tables.native.topics[topic_id].count)
         return end <= count and not arrivals.any()
-
-
-def _pages_between(table: Table, first: int, end: int) -> Pages:
-    """The pages of a table on which items from ``first`` to below ``end`` are."""
-    start, stop = table.span(first, end)
-    return np.arange(start // PAGE_BYTES, -(-stop // PAGE_BYTES), dtype=np.uint64)
-
-
-def _pages_from(table: Table, first: int) -> Pages:
-    return _pages_between(table, min(first, table.capacity), table.capacity)
 
 
 def _in_chains(tables: Tables, group_id: int) -> bool:

@@ -42,7 +42,6 @@ class Table:
         says later which one is, and ``moved`` is called when all items have other addresses. See ``Region``."""
         self.dtype = dtype
         self._moved = moved
-        self._items: Items | None = None
         self.region = Region(
             path,
             room_bytes,
@@ -52,6 +51,7 @@ class Table:
             lowest=None if lowest is None else lambda: self.span(lowest(), 0)[0],
             moved=self._tell,
         )
+        self._all = self._look()
         header = TABLE_HEADER.pack(magic, FORMAT_VERSION, dtype.itemsize, log_id)
         try:
             self.is_new = self.region.allocated_bytes == 0 or self._is_only_begun()
@@ -69,18 +69,15 @@ class Table:
         size_bytes = self.region.allocated_bytes
         return size_bytes <= SMALLEST_STEP_BYTES and not any(self.region.read(0, size_bytes))
 
+    def _look(self) -> Items:
+        count = (self.region.end - HEADER_BYTES) // self.dtype.itemsize
+        first = first_item(self.region.start, self.dtype.itemsize)
+        return Items(self.region.array(self.dtype, HEADER_BYTES, count), first)
+
     def _tell(self) -> None:
-        self._items = None
+        self._all = self._look()
         if self._moved is not None:
             self._moved()
-
-    @property
-    def _all(self) -> Items:
-        if self._items is None:
-            count = (self.region.end - HEADER_BYTES) // self.dtype.itemsize
-            first = first_item(self.region.start, self.dtype.itemsize)
-            self._items = Items(self.region.array(self.dtype, HEADER_BYTES, count), first)
-        return self._items
 
     @property
     def items(self) -> Array:

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.native.driver import NOW_MS
-from tests.support.stores.far import BEYOND_FLOATS, FAR, begin, begin_with_large_ids
+from tests.support.native.driver import NOW_MS, SMALL
+from tests.support.stores.far import BEYOND_FLOATS, FAR, begin, begin_late, begin_with_large_ids
 from tests.support.stores.purging import LATER_MS, mixed
 from tickwheel.arrow.columns import EVENT_COLUMNS, MESSAGE_COLUMNS
 from tickwheel.arrow.event_table import (
@@ -28,6 +28,7 @@ from tickwheel.arrow.message_table import read_messages, split_messages
 from tickwheel.arrow.options import ReadOptions, read_options
 from tickwheel.spark.archive.source import Wanted, count_messages, parts_of
 from timerlog.readers.describe import Offline, describe_directory
+from timerlog.store import Store
 
 #: By the columns of a row: all but the directory, which differs.
 MESSAGES = [name for name in MESSAGE_COLUMNS if name != "directory"]
@@ -120,6 +121,42 @@ def test_a_stream_goes_on_at_its_offsets(places: tuple[Place, Place]) -> None:
     half = starting_offset(far.options(startingOffsets=str(ends[4])), [offline])
     rest = events_of(far, split_events([offline], half, offset, options), columns)
     assert rest == [row for part in seen[5:] for row in part]
+
+
+def test_a_directory_as_after_years(tmp_path: Path) -> None:
+    """Tasks look at what is left, and say of it what they would say of a new directory."""
+    first = 1 << 37
+    begin_late(tmp_path / "late", first, 1 << 36, ("a", "b"))
+    near, late = Place(tmp_path / "near", 0), Place(tmp_path / "late")
+    told = []
+    for place, before in ((near, 1), (late, first)):
+        events = events_of(place, all_events([place.offline]), ["event", "id", "topic", "key", "deliver_at"])
+        of_messages = [row for row in events if row["id"] is not None]
+        told.append([{**row, "id": row["id"] - before} for row in [*messages_of(place), *of_messages]])
+    assert told[0] == told[1]
+    assert len(told[0]) > 18_000
+    spans = [(part.first_id, part.end_id) for part in split_messages([late.offline], 1_000, [], 1)]
+    assert spans == parts_of(late.offline, 1_000)
+    assert spans[0][0] == first
+    assert len(spans) < 20
+    Store.open(late.directory, SMALL, NOW_MS).close()
+
+
+def test_no_tasks_for_what_was_purged(tmp_path: Path) -> None:
+    place = Place(tmp_path / "near", 0)
+    store = Store.open(place.directory, SMALL, NOW_MS)
+    before = describe_directory(place.directory, NOW_MS)
+    ids = store.tables.rows["state"][: store.tables.next_id]
+    store.change.cancel([number for number in range(1, 400) if ids[number]], NOW_MS)
+    store.purge(LATER_MS)
+    first_id = int(store.tables.native.first_id)
+    store.close()
+    assert first_id > 1
+    assert split_messages([place.offline], 1_000, [], 1)[0].first_id == first_id
+    assert parts_of(place.offline, 1_000)[0][0] == first_id
+    # Who has planned before, or asks for what is gone, finds nothing there.
+    asked = [part for part in split_messages([before], 100, [], 1) if part.end_id <= first_id]
+    assert [list(read_messages(place.offline, part, MESSAGES, [])) for part in asked] == [[]] * len(asked)
 
 
 def test_messages_and_events_with_ids_beyond_2_to_the_32nd(tmp_path: Path) -> None:

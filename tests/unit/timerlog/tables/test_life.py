@@ -28,11 +28,11 @@ from timerlog.tables import reach, tables
 from timerlog.tables.tables import MAX_ID, remove_derived_files
 
 GIB = 1 << 30
-#: Where each table ended once, with the default settings: of all messages, of a topic, of a group.
+#: Where each table ended once, with these settings: of all messages, of a topic, of a group.
 ENDS = {
     "ids": (512 * GIB - PAGE_BYTES) // 48,
-    "topic": (3 * GIB - PAGE_BYTES) // 16,
-    "group": (4 * GIB - PAGE_BYTES) // 32,
+    "topic": (32 * GIB - PAGE_BYTES) // 16,
+    "group": (48 * GIB - PAGE_BYTES) // 32,
 }
 TOPIC = 1
 LATER_STEP_MS = 100_000_000
@@ -206,6 +206,24 @@ def test_without_addresses_sends_are_refused_and_the_rest_goes_on(
         store.close(clean=False)
         store = Store.open(tmp_path, SMALL, NOW_MS)
         assert store.tables.next_id == first + 50
+        store.close()
+
+
+def test_a_job_wants_addresses_for_all_of_its_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with narrow_tables():
+        store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+        store.topics.open("t", NOW_MS)
+        job(store, tmp_path / "job", [("t", columns([NOW_MS] * 2_000))], NOW_MS)
+        state, addresses = store.look.state_hash(), Addresses(monkeypatch)
+        addresses.are_left = False
+        with pytest.raises(NoAddressSpace):
+            store.adopt(tmp_path / "job", 0, NOW_MS)
+        assert store.look.state_hash() == state
+        addresses.are_left = True
+        assert store.adopt(tmp_path / "job", 0, NOW_MS).messages == 2_000
+        assert pump(store, NOW_MS + 10) == 2_000
         store.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from unittest import mock
 
@@ -316,3 +316,14 @@ def test_files_that_cannot_be_longer_are_told(tmp_path: Path) -> None:
     with too_long, pytest.raises(LogAtItsEnd, match="no longer files"):
         store.tables.ensure_rows(10_000_000)
     store.close()
+
+
+def test_twenty_stores_fit_into_a_process(tmp_path: Path) -> None:
+    with ExitStack() as opened:
+        for number in range(20):
+            store = Store.open(tmp_path / str(number), SMALL, NOW_MS)
+            opened.callback(store.close, clean=False)
+            for topic in range(50):
+                store.groups.open(store.topics.open(f"t{topic}", NOW_MS), "g", NOW_MS)
+            sent(store, 5)
+            assert pump(store, NOW_MS + 1) == 5

@@ -31,6 +31,8 @@ from timerlog.layout import FORMAT_VERSION, HEADER_BYTES, TABLE_HEADER
 
 SMALLEST_STEP_BYTES = 64 * 1024
 LARGEST_STEP_BYTES = 8 * 1024 * 1024
+_RELEASED_AT_ONCE_BYTES = 64 * 1024 * 1024
+"""Of a window that was left. Each page of it that was looked at takes its time."""
 
 
 def _check(result: int, what: str) -> None:
@@ -209,7 +211,7 @@ class Region:
         # Somebody may look at what is gone for others.
         first = min(first, self.start) if self._holds else first
         end = max(end, self.allocated_bytes)
-        window = window_around(min(first, end), end, self._room_bytes)
+        window = self._reserved_around(min(first, end), end)
         try:
             with self._file() as fd:
                 if self._is_mapped:
@@ -220,13 +222,21 @@ class Region:
             window.release()
             raise
         before, self._window = self._addresses, window
-        if self._holds:
-            self._left.append(before)
-        else:
-            before.release()
+        self._left.append(before)
+        if not self._holds and self.allocated_bytes - before.start <= _RELEASED_AT_ONCE_BYTES:
+            self._release_left()
         assert self.start <= end <= self.end, "a window reaches what it was reserved for"
         if self._moved is not None:
             self._moved()
+
+    def _reserved_around(self, first: int, end: int) -> Window:
+        try:
+            return window_around(first, end, self._room_bytes)
+        except NoAddressSpace:
+            if self._holds or not self._left:
+                raise
+            self._release_left()
+            return window_around(first, end, self._room_bytes)
 
     def hold(self) -> None:
         """Until ``let_go``, addresses that were asked for stay good, also in another thread; and none are given up
@@ -237,8 +247,12 @@ class Region:
         """Nobody looks at older addresses any more that was meant by a ``hold``."""
         assert self._holds > 0, "who lets go has held"
         self._holds -= 1
-        if not self._holds:
-            self._release_left()
+
+    def _release_some(self) -> None:
+        """At each step by which the file grows: so what was left is gone long before the next move."""
+        self._left[0].release_some(_RELEASED_AT_ONCE_BYTES)
+        if not self._left[0].is_open:
+            del self._left[0]
 
     def _release_left(self) -> None:
         while self._left:
@@ -260,6 +274,8 @@ class Region:
                 target = min(target, least)
                 self._allocate_least(fd, target)
             self._map(fd, target)
+        if self._left and not self._holds:
+            self._release_some()
         assert bytes_needed <= self.allocated_bytes <= self.end
 
     def _has_room(self, fd: int, target: int) -> bool:

@@ -42,6 +42,15 @@ class Window:
             self.is_open = False
             memory.release(memory.shifted(self.pointer, self.start), self.end - self.start)
 
+    def release_some(self, count: int) -> None:
+        """So many bytes at its beginning: to release all of a window of which much was looked at takes long."""
+        stop = min(self.start + count, self.end)
+        if stop == self.end:
+            self.release()
+            return
+        memory.release(memory.shifted(self.pointer, self.start), stop - self.start)
+        self.start = stop
+
 
 def window_around(first: int, end: int, room_bytes: int) -> Window:
     """One for the bytes from ``first`` to ``end`` that is twice as long, and by ``room_bytes`` longer at least; by less

@@ -37,6 +37,43 @@ def test_arrays_stay_valid_while_it_grows(tmp_path: Path, named: bool) -> None:
     region.close()
 
 
+def test_what_a_region_leaves_is_released_as_it_grows(tmp_path: Path) -> None:
+    """All at once takes as long as there are pages."""
+    gone = [0]
+    region = Region(tmp_path / "file", 96 * MIB, lowest=lambda: gone[0])
+    region.ensure(70 * MIB)
+    region.array(np.uint8, 0, 70 * MIB)[::4096] = 7
+    before = region.address
+    gone[0] = 60 * MIB
+    region.ensure(73 * MIB)
+    assert region.address != before
+    assert region.start == 60 * MIB
+    assert region.array(np.uint8, 60 * MIB, 10 * MIB)[::4096].tolist() == [7] * 2_560
+    assert [(left.end - left.start) for left in region._left] == [32 * MIB]
+    region.ensure(82 * MIB)
+    assert region._left == []
+    gone[0] = 100 * MIB
+    region.ensure(140 * MIB)
+    assert region._left == [], "little was in it"
+    region.close()
+
+
+def test_a_hold_keeps_what_is_left(tmp_path: Path) -> None:
+    region = Region(tmp_path / "file", 4 * MIB, lowest=lambda: MIB)
+    region.ensure(2 * MIB)
+    array = region.array(np.uint8, 0, 2 * MIB)
+    region.hold()
+    region.ensure(12 * MIB)
+    array[5] = 9
+    assert region.start == 0, "nothing that was there is given up"
+    assert region.array(np.uint8, 5, 1)[0] == 9
+    region.let_go()
+    region.ensure(30 * MIB)
+    assert region._left == []
+    assert region.start == MIB
+    region.close()
+
+
 def test_contents_survive(tmp_path: Path) -> None:
     region = Region(tmp_path / "file", 64 * MIB)
     region.ensure(100)

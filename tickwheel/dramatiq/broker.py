@@ -30,6 +30,8 @@ MAX_HOLD: Final = timedelta(days=7)
 _USUAL_PRIORITY: Final = 50
 """Of topics, where Dramatiq's is 0."""
 _IDS: Final = "tickwheel_ids"
+_NO_OPTIONS: Final = frozenset({"deliver_at", "delay_ms"})
+"""How a client of Tickwheel is told a time."""
 
 
 class TickwheelBroker(dramatiq.Broker):
@@ -175,8 +177,15 @@ class TickwheelBroker(dramatiq.Broker):
                 self.emit_after("enqueue", some[place][0], delay)
 
     def _due(self, message: dramatiq.Message[Any]) -> tuple[dramatiq.Message[Any], int | None]:
-        """As it is sent, and when it was to be due with another broker; its queue is declared."""
+        """As it is sent, and when it was to be due with another broker; its queue is declared. Raises BadArgument."""
         due_ms: int | None = None
+        for name in (
+            _NO_OPTIONS & message.options.keys()
+        ):  # Dramatiq keeps what it does not know, and sends it now
+            raise BadArgument(
+                f"{name} is no option of Dramatiq's: it would be passed over.",
+                advice="Use delay=, a timedelta or milliseconds.",
+            )
         if "eta" in message.options:
             due_ms = _whole_ms(message.options["eta"])
             options = {name: value for name, value in message.options.items() if name != "eta"}

@@ -120,6 +120,21 @@ def test_one_of_another_brokers_delay_queue_is_due_as_it_was_there(
     assert broker.get_declared_queues() == {"mails"}
 
 
+@pytest.mark.parametrize("option", ["deliver_at", "delay_ms"])
+def test_a_time_that_would_be_passed_over_is_refused(
+    broker: TickwheelBroker, client: sync.Client, option: str
+) -> None:
+    @dramatiq.actor(broker=broker, queue_name="passed")
+    def write() -> None: ...
+
+    with pytest.raises(BadArgument, match=f"{option} is no option of Dramatiq's") as caught:
+        write.send_with_options(**{option: 1_900_000_000_000})
+    assert "delay=" in caught.value.advice
+    with pytest.raises(BadArgument):
+        broker.enqueue_many([write.message_with_options(**{option: 5})])
+    assert "passed" not in [topic.name for topic in client.topics() if topic.ready or topic.scheduled]
+
+
 def test_parts_of_a_millisecond_are_rounded_up(broker: TickwheelBroker, client: sync.Client) -> None:
     due_ms = 1_900_000_000_000.25
     old: dramatiq.Message[Any] = dramatiq.Message("fine.DQ", "write", (), {}, {"eta": due_ms})

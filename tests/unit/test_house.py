@@ -124,7 +124,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"server"},
     ],
     "tickwheel_web": [
-        {"problems", "ending", "repeated", "wording", "large.aside"},
+        {"problems", "ending", "repeated", "large.aside"},
         {"large"},
         {"middleware", "shapes", "limits", "credit"},
         {"reading", "endpoints", "paging", "bodies", "filters"},

@@ -52,6 +52,12 @@ _ADVICE: Final = {
     "unknown_endpoint": "Check its name: GET /v1/endpoints lists them all; a new one needs its topic and its URL.",
     "url_not_allowed": "Who administers the topic can allow it: PATCH /v1/endpoints/{endpoint} with allow_urls.",
     "unknown_group": "Check its name: GET /v1/topics/{topic}/groups lists them all.",
+    "unknown_shard": "Name one exactly as GET /v1/topics/{topic} lists it, such as -80; or none, for all of them.",
+    "topic_exists": "Use another name, or change the one that is there: PATCH /v1/topics/{topic}.",
+    "schedule_exists": "Use another name, or change the one that is there: PUT /v1/schedules/{schedule}.",
+    "topic_in_use": "End its subscriptions first; GET /v1/topics/{topic}/groups shows how many there are.",
+    "group_in_use": "Stop its subscribers first; GET /v1/topics/{topic}/groups shows how many there are.",
+    "bad_topic_settings": "Correct the setting that the message names; GET /v1/topics/{topic} shows them all.",
     "unknown_topic": "Check its name: GET /v1/topics lists them all.",
     "send_uncertain": "Send it again with the same key (or Idempotency-Key): it is not stored twice.",
 }

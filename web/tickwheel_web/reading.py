@@ -14,18 +14,17 @@ import anyio
 import msgspec
 from starlette.requests import Request
 
+from tickwheel.protocol.bodies.wording import of_json, placed, worded
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.large.aside import aside
 from tickwheel_web.large.pieces import PIECE_BYTES, check_fields
 from tickwheel_web.problems import Refused
 from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import read_other, text_of
-from tickwheel_web.wording import of_json, worded
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-_PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
 _TYPING_MISTAKE: Final = 0.6
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
@@ -160,9 +159,7 @@ def _structs(hint: object) -> Iterator[type[msgspec.Struct]]:
 
 def _invalid(kind: type[msgspec.Struct], message: str, at: str) -> Refused:
     """What msgspec has found, as a pointer and a sentence."""
-    place = _PLACE.match(message)
-    assert place is not None
-    what, path = place["what"].rstrip("."), (place["path"] or "$").removeprefix("$")
+    what, path = placed(message)
     pointer = at + re.sub(r"[.\[]", "/", path).replace("]", "")
     if at == "?":
         pointer = pointer.replace("/", "")

@@ -23,6 +23,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from tickwheel.protocol.bodies.base import Priority, TimeMs
+from tickwheel.protocol.bodies.wording import of_shape
 from tickwheel.protocol.errors import BadSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
 
@@ -116,7 +117,7 @@ def merged(schedule: Schedule | dict[str, Any], fields: dict[str, Any]) -> Sched
     try:
         return msgspec.convert({**known, **fields}, Schedule)
     except msgspec.ValidationError as error:
-        raise BadSchedule(f"The schedule was not understood: {error}.") from None
+        raise BadSchedule(f"The schedule was not understood: {of_shape(Schedule, error)}") from None
 
 
 def fields_of(schedule: Schedule) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tickwheel.protocol.bodies.endpoints import MAX_ENDPOINT_BYTES, Endpoint
+from tickwheel.protocol.bodies.wording import of_shape
 from tickwheel.protocol.errors import BadEndpoint
 from tickwheel.protocol.targets import signing_secrets, target_headers, target_urls
 
@@ -39,7 +40,7 @@ def merged(known: Endpoint | None, name: str, fields: dict[str, Any], now_ms: in
     try:
         endpoint = msgspec.convert({**before, "changed_ms": now_ms, **fields}, Endpoint)
     except msgspec.ValidationError as error:
-        raise BadEndpoint(f"The endpoint was not understood: {error}.") from None
+        raise BadEndpoint(f"The endpoint was not understood: {of_shape(Endpoint, error)}") from None
     if known is not None and endpoint.topic != known.topic:
         raise BadEndpoint(
             f"The topic of an endpoint cannot be changed; {name!r} is of {known.topic!r}.",

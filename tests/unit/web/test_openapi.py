@@ -141,6 +141,22 @@ def test_every_status_is_one_of_an_error_that_there_is() -> None:
     assert set(problems._STATUS_OF_CODE) <= known
 
 
+#: For whoever runs the broker: there is no path for it.
+BY_COMMAND = {
+    *("bad_token", "forbidden", "token_expired", "token_revoked", "unknown_token"),
+    *("bad_config", "damaged", "insecure_listener"),
+}
+
+
+def test_advice_over_http_names_no_commands() -> None:
+    told = {
+        kind.code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, TickwheelError) and "`tickwheel " in kind.advice
+    }
+    assert told - set(problems._ADVICE) == BY_COMMAND
+
+
 def test_operations_have_tags_and_names_that_say_what_they_are_about() -> None:
     found = document()
     known = [tag["name"] for tag in found["tags"]]

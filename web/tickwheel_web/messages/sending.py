@@ -22,6 +22,7 @@ from tickwheel.errors import (
     NaiveDatetime,
     TickwheelError,
 )
+from tickwheel.protocol.bodies.wording import of_json
 from tickwheel_web import reading
 from tickwheel_web.bodies import CONTENT_TYPE, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
@@ -32,7 +33,6 @@ from tickwheel_web.messages.shapes import Item, Send, SentBatch
 from tickwheel_web.problems import Refused, detail_of
 from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none, read_other
-from tickwheel_web.wording import of_json
 
 _SEND: Final = msgspec.json.Decoder(Send, dec_hook=read_other)
 _SENDS: Final = msgspec.json.Decoder(list[Send], dec_hook=read_other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice, pairwise, takewhile
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -430,3 +431,17 @@ def test_the_longest_name_makes_a_key() -> None:
     longest = Schedule(name="n" * 128, topic="t")
     assert len(key_of(longest, 253_402_300_799_999)) <= 255
     assert len(trigger_key(longest, "t" * 64)) <= 255
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"cron": "x" * 300}, "cron must have at most 256 characters."),
+        ({"priority": "high"}, "priority is a text, and must be a whole number or null."),
+        ({"overlap": "never"}, "overlap is 'never'. There is allow, skip."),
+    ],
+)
+def test_what_is_wrong_with_a_field_is_told_in_words(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadSchedule) as refused:
+        merged(every(1_000), fields)
+    assert str(refused.value).startswith(f"The schedule was not understood: {told}")

@@ -24,6 +24,7 @@ _LENGTH: Final = re.compile(
 )
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 _VALUE: Final = re.compile(r"Invalid enum value (?P<value>.*)", re.DOTALL)
+_PLACED: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _PLACE: Final = re.compile(r"\(byte (?P<byte>\d+)\)")
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _SIGNS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
@@ -36,6 +37,19 @@ class Fault(NamedTuple):
     detail: str
     missing: str = ""
     """The name of the field that is not there."""
+
+
+def of_shape(kind: Any, error: msgspec.ValidationError) -> str:
+    """What is wrong with a value that is to be of a shape, as a sentence."""
+    what, path = placed(str(error))
+    return worded(kind, what, path).detail
+
+
+def placed(message: str) -> tuple[str, str]:
+    """What msgspec says, and where (`.filter.state`, `[0].key`; empty: the whole)."""
+    found = _PLACED.match(message)
+    assert found is not None
+    return found["what"].rstrip("."), (found["path"] or "$").removeprefix("$")
 
 
 def worded(kind: Any, what: str, path: str) -> Fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import random
@@ -35,6 +36,9 @@ from tickwheel.spark.errors import (
     StorageUnreachable,
     understood,
 )
+from tickwheel.spark.report.earlier import read_earlier
+from tickwheel.spark.report.errors import EarlierRefused, OutputRefused
+from tickwheel.spark.report.output import check_output, output_at, write_report
 from tickwheel.spark.storage import (
     DirectoryFiles,
     Storage,
@@ -102,7 +106,7 @@ def test_all_kinds_of_storage_do_the_same(kind: str, store: ObjectStore, tmp_pat
         assert parquet.read().equals(table)
     listed = {one.name: one.bytes for one in files.found("")}
     assert listed == {"a/one": 5, "a/two": 2, name: size}
-    assert [one.name for one in files.found("topic=a%2Fb%20*")] == [name]
+    assert {one.name for one in files.found("a")} == {"a/one", "a/two"}
     assert all(one.modified_ms > 1_600_000_000_000 for one in files.found("a"))
     with pytest.raises(FileNotFoundError), files.open("a/three"):
         pass
@@ -281,6 +285,46 @@ def test_the_usual_environment(store: ObjectStore, monkeypatch: pytest.MonkeyPat
     with pytest.raises(BadPlace, match="There is no bucket") as caught:
         storage_at(f"s3://no-{KEY_ID.lower()}-{SECRET[:3].lower()}").read("x")
     assert SECRET not in str(caught.value)
+
+
+def test_a_report_replaces_a_report_and_nothing_else(store: ObjectStore) -> None:
+    place, options = f"s3://{store.bucket()}/report", store.options()
+    files = storage_at(place, options)
+
+    def fill(folder: Path) -> None:
+        (folder / "tables").mkdir()
+        (folder / "tables" / "latency.parquet").write_bytes(b"new")
+        (folder / "index.html").write_bytes(b"new")
+        (folder / "summary.json").write_text(json.dumps({"format": "tickwheel-report", "version": 0}))
+
+    def fails(folder: Path) -> None:
+        fill(folder)
+        raise RuntimeError("the disk is on fire")
+
+    with pytest.raises(RuntimeError):
+        write_report(files, fails)
+    with pytest.raises(EarlierRefused, match=r"report/summary\.json is not there"):
+        read_earlier(place, options)
+    assert list(files.found("")) == []
+    write_report(files, fill)
+    files.write("tables/of_an_earlier_version.parquet", b"")
+    write_report(files, fill)
+    names = {one.name for one in files.found("")}
+    assert names == {"index.html", "summary.json", "tables/latency.parquet"}
+    # What it is compared with is found there, by the place or by the file; the new report may be elsewhere.
+    for compared in (place, f"{place}/summary.json"):
+        with pytest.raises(EarlierRefused, match=f"{place}/summary.json is of version 0"):
+            read_earlier(compared, options)
+        assert output_at("local", compared, options) == storage_at("local")
+    assert output_at(place, "local", options) == files
+    for name in ("thesis.txt", "tables/deep/x.parquet"):
+        files.write(name, b"years of work")
+        with pytest.raises(OutputRefused, match="other files"):
+            write_report(files, fill)
+        files.remove([name])
+    files.write("summary.json", b"[]")
+    with pytest.raises(OutputRefused, match="not a report"):
+        check_output(files)
 
 
 def test_errors_of_storage_come_through_spark() -> None:

@@ -111,7 +111,6 @@ def report(
     # What can be seen to be wrong is said before Spark is started, which takes seconds.
     report_options(directories, **chosen, fs=fs)
     place = output_at(out, compare, fs)
-    place.reach()
     check_output(place)
     shows = is_terminal() and not current_session().json if progress is None else progress
     tell = _told_to(sys.stderr) if shows else None

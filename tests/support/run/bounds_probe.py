@@ -29,6 +29,7 @@ ROOMS: Final[dict[str, Sequence[str]]] = {
     "query": ("timerlog.query", "duckdb", "pyarrow"),
     "flight": ("tickwheel_flight.server", "tickwheel.arrow.network", "pyarrow.flight"),
     "spark": ("tickwheel.spark", "pyspark.sql", "matplotlib.pyplot"),
+    "objects": ("obstore.store", "obstore.exceptions"),
     "server": ("tickwheel_broker.monitoring", "tickwheel_broker.security"),
     "push": ("tickwheel_push", "tickwheel_cli.beside"),
     "work": ("tickwheel.worker", "tickwheel_cli.working"),

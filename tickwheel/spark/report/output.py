@@ -34,6 +34,7 @@ def check_output(out: Storage) -> None:
     if isinstance(out, DirectoryFiles):
         _check_directory(out.root)
         return
+    out.reach()
     names = {one.name for one in out.found("")}
     if not names:
         return

@@ -303,6 +303,37 @@ def test_what_was_left_is_deleted_and_what_others_have_beside_is_not() -> None:
 
 
 @dataclass(slots=True)
+class _Losing(World):
+    """The answer to the first manifest is lost. ``arrives``: so many steps later it is there; None: never."""
+
+    arrives: int | None = None
+    is_lost: bool = False
+
+    def lose(self, name: str, content: bytes) -> bool:
+        if self.is_lost or not name.endswith(".json"):
+            return False
+        self.is_lost = True
+        if self.arrives is not None:
+            self.on_their_way.append((self.steps + self.arrives, name, content))
+        return True
+
+
+@pytest.mark.parametrize("arrives", [None, 0, 1, 3, 6, 9, 12, 15, 18, 21, 30])
+def test_a_run_whose_fate_is_not_known(arrives: int | None) -> None:
+    """Its manifest never arrives, or while the next run reads, writes and commits, or after it."""
+    broker = Broker(_Losing(Random(0), arrives=arrives), set(range(1, COUNT + 1)))
+    with pytest.raises(ArchiveUncertain, match="It is not known"):
+        run(broker, Life(broker.world))
+    assert [name for name in broker.world.contents if name.startswith("topic=")], "they may count"
+    try:
+        run(broker, Life(broker.world))
+    except ArchiveBusy:
+        assert arrives
+    finished(broker, set(range(1, COUNT + 1)))
+    assert garbage(broker.world) == set()
+
+
+@dataclass(slots=True)
 class _Replacing(World):
     def create(self, name: str, content: bytes) -> bool:
         self.put(name, content)

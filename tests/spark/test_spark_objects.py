@@ -274,7 +274,11 @@ IN_CI = ("files are written", "some are dropped")
 
 def driver(words: list[str], arguments: list[str], store: ObjectStore, log: Path) -> list[str]:
     """A command that archives to the store, and has Spark write down all that it does."""
-    logs = ["spark.eventLog.enabled=true", f"spark.eventLog.dir={log.as_uri()}"]
+    logs = [
+        "spark.eventLog.enabled=true",
+        "spark.eventLog.compress=false",
+        f"spark.eventLog.dir={log.as_uri()}",
+    ]
     conf = [word for one in logs for word in ("--conf", one)]
     return [sys.executable, "-c", _DRIVER, *words, "pipeline", *arguments, *store.words(), *FAST, *conf]
 
@@ -299,7 +303,7 @@ def check_that_it_ends(
     assert {one.name for one in files.found("") if one.name.endswith(".parquet")} == named
 
 
-@pytest.mark.timeout(400)  # two starts of Spark, on a machine that may be busy
+@pytest.mark.timeout(900)  # two starts of Spark, on a machine that may be busy
 @pytest.mark.parametrize(
     "point", [one if one in IN_CI else pytest.param(one, marks=pytest.mark.soak) for one in POINTS]
 )
@@ -321,7 +325,7 @@ def test_killed_when(
         driver([*POINTS[point]], arguments, store, log),
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
-        timeout=240,
+        timeout=500,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     # What Spark writes down, and prints, has no secret.

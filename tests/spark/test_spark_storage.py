@@ -269,10 +269,13 @@ def test_what_is_wrong_is_said_before_java_starts(
             error = _refusal(*task, place, *options, monkeypatch=monkeypatch)
             assert type(error) is kind, (name, place, error)
             assert error.advice
+    taken_along = pickle.loads(pickle.dumps(storage_at(bucket, store.options())))
     monkeypatch.setitem(sys.modules, "obstore", None)
     error = _refusal(*tasks["archive"], bucket, *words, monkeypatch=monkeypatch)
     assert isinstance(error, StorageMissing)
     assert "tickwheel[objects]" in error.advice
+    with pytest.raises(StorageMissing):  # as in a task on a machine where it is not
+        taken_along.read("x")
 
 
 def test_the_usual_environment(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

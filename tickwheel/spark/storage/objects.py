@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import os
@@ -83,6 +84,12 @@ def require_obstore() -> None:
         raise StorageMissing("Object stores need obstore, which cannot be imported.")
 
 
+def _obstore() -> Any:
+    """Also in a task, where it may be missing. Raises ``StorageMissing``."""
+    require_obstore()
+    return importlib.import_module("obstore")
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectFiles:
     """See `Storage`. An object is there whole or not at all; none is ever renamed."""
@@ -97,15 +104,13 @@ class ObjectFiles:
         return f"{self.place.shown}/{name}"
 
     def reach(self) -> None:
-        import obstore
-
+        obstore = _obstore()
         with self._explained("cannot be used"):
             impatient = _connected(self.place, _PATIENCE)
             next(iter(obstore.list(impatient, chunk_size=1)), None)
 
     def read(self, name: str) -> bytes | None:
-        import obstore
-
+        obstore = _obstore()
         try:
             with self._explained(f"{name} cannot be read"):
                 return bytes(obstore.get(self._store, name).bytes())
@@ -113,15 +118,14 @@ class ObjectFiles:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        import obstore
-
+        obstore = _obstore()
         with self._explained(f"{name} cannot be written"):
             obstore.put(self._store, name, content, use_multipart=False)
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Storage`. A put that fails may have been done, or be done later: it is tried again until the store says
         what is there."""
-        import obstore
+        obstore = _obstore()
         from obstore.exceptions import AlreadyExistsError
 
         for tried in range(1, _TRIES + 1):
@@ -146,8 +150,7 @@ class ObjectFiles:
         raise StorageError(str(failed), advice=StorageError.advice)
 
     def found(self, folder: str) -> Iterator[Found]:
-        import obstore
-
+        obstore = _obstore()
         with self._explained(f"{folder} cannot be listed"):
             for listed in obstore.list(self._store, folder or None):
                 for one in listed:
@@ -155,8 +158,7 @@ class ObjectFiles:
                     yield Found(one["path"], one["size"], modified_ms)
 
     def remove(self, names: Sequence[str]) -> None:
-        import obstore
-
+        obstore = _obstore()
         for start in range(0, len(names), _DELETED_AT_ONCE):
             with self._explained("cannot be deleted from"):
                 try:
@@ -167,8 +169,7 @@ class ObjectFiles:
                     self._remove_each(names[start : start + _DELETED_AT_ONCE])
 
     def _remove_each(self, names: Sequence[str]) -> None:
-        import obstore
-
+        obstore = _obstore()
         for name in names:
             try:
                 obstore.delete(self._store, name)
@@ -197,8 +198,7 @@ class ObjectFiles:
 
     def put(self, name: str, file: BinaryIO) -> int:
         """Sends a file from its beginning on; how many bytes it has."""
-        import obstore
-
+        obstore = _obstore()
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         with self._explained(f"{name} cannot be written"):
@@ -217,17 +217,16 @@ class ObjectFiles:
 
     def range(self, name: str, start: int, length: int) -> Any:
         """Some bytes of an object. Raises ``FileNotFoundError``."""
-        import obstore
-
+        obstore = _obstore()
         with self._explained(f"{name} cannot be read"):
             return obstore.get_range(self._store, name, start=start, length=length)
 
     def size(self, name: str) -> int:
         """Raises ``FileNotFoundError``."""
-        import obstore
-
+        obstore = _obstore()
         with self._explained(f"{name} cannot be read"):
-            return obstore.head(self._store, name)["size"]
+            found: int = obstore.head(self._store, name)["size"]
+            return found
 
     @property
     def _store(self) -> ObjectStore:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from tickwheel import sync
+from tickwheel.arrow.errors import DataError
 from tickwheel.arrow.network import Flights, NoAnswerInTime, explaining
 from tickwheel.client.admin.pipeline import AdoptResult, JobPlan, JobRefused
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
@@ -171,7 +172,8 @@ class Run:
         if told is None:
             raise NotConnected(f"{self.flights.url} did not say whether it has {name}.")
         stored = msgspec.json.decode(told.to_pybytes(), type=Stored)
-        assert stored == sent, f"{name} was stored as {stored}, and sent as {sent}"
+        if stored != sent:
+            raise DataError(f"{name} was stored as {stored}, and sent as {sent}.", advice="")
         return stored
 
 

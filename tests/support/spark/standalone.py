@@ -23,7 +23,7 @@ from tickwheel.spark.sessions import quiet_options
 
 #: Two addresses of this machine: Spark tries a slow task a second time only on another host.
 WORKER_HOSTS: Final = ("127.0.0.1", "127.0.0.2")
-_START_LIMIT_S: Final = 60
+_START_LIMIT_S: Final = 240
 _OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

@@ -23,13 +23,14 @@ from tests.support.flight.writing import staged
 from tests.support.processes.cli_harness import PROGRAM, SPARK_PATIENCE_S, Shell
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.guarded import Place
-from tests.support.run.profile import PROFILE, SOAK
+from tests.support.run.profile import PROFILE, SOAK, limit_s
 from tests.support.run.warned import filters_of_a_process
 from tests.support.spark.standalone import Cluster, standalone_cluster, without
 from tickwheel import sync
 from tickwheel_bench.processes import free_port
 
-pytestmark = pytest.mark.ci
+# Each command starts Spark anew, on a cluster of processes.
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(limit_s(1_500))]
 
 SMALL = {
     "spark.driver.memory": "512m",
@@ -39,6 +40,8 @@ SMALL = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.3",
     "spark.task.maxFailures": "8",
+    "spark.sql.files.openCostInBytes": "0",
+    "spark.sql.files.maxPartitionBytes": "120000",
 }
 FILES, ROWS_A_FILE = 8, 10_000
 FAR_MS = 1_935_000_000_000

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tickwheel.arrow.errors import SourceError
 from tickwheel.spark.scheduling.driver import Job, Options, begun, schedule_frame
 from tickwheel.spark.scheduling.file_columns import is_all_here, look_into
-from tickwheel.spark.scheduling.places import Staged
 from tickwheel.spark.scheduling.renaming import parse_renames
-from tickwheel.spark.scheduling.result import Rejected, ScheduleResult
+from tickwheel.spark.scheduling.result import Rejected, ScheduleResult, Staged
 from tickwheel.spark.scheduling.sources import (
     FORMATS,
     are_texts,

@@ -31,11 +31,18 @@ from tickwheel.spark.errors import (
     spark_errors,
     understood,
 )
-from tickwheel.spark.scheduling.places import BY_FLIGHT, IN_PLACE, Staged
 from tickwheel.spark.scheduling.rejects import write_rejects
 from tickwheel.spark.scheduling.renaming import check_renames, renamed
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TaskReport, merged
-from tickwheel.spark.scheduling.result import INSIDE, TAKEN, Rejected, ScheduleResult
+from tickwheel.spark.scheduling.result import (
+    BY_FLIGHT,
+    IN_PLACE,
+    INSIDE,
+    TAKEN,
+    Rejected,
+    ScheduleResult,
+    Staged,
+)
 from tickwheel.spark.scheduling.tasks import RUN_BYTES, Task, Work, failed
 from tickwheel.spark.scheduling.ways import Broker, find_way
 from tickwheel.spark.storage import storage_at

@@ -14,16 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from tickwheel.arrow.errors import DataError
 from tickwheel.arrow.jobs import Run, Stored
 from tickwheel.spark.errors import ScheduleFailed, StagingError
+from tickwheel.spark.scheduling.result import Staged
 from timerlog.bulk.write import Segment, Syncs, ToDisk
 
-Staged: TypeAlias = Literal["flight", "in place"]
-BY_FLIGHT: Final = "flight"
-IN_PLACE: Final = "in place"
 OPEN_SUFFIX: Final = "-open"
 """Of the file that stands for a run, behind the run's name: who sees it sees the broker's directory."""
 _PUTS_LEFT: Final = 2

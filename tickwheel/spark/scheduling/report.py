@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from tickwheel.spark.scheduling.places import BY_FLIGHT, Staged
-from tickwheel.spark.scheduling.result import Rejected
+from tickwheel.spark.scheduling.result import BY_FLIGHT, Rejected, Staged
 from tickwheel.spark.writing.columns import Checked, shown
 from tickwheel.spark.writing.reasons import CODES, REASONS
 from timerlog.bulk.write import Segment

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from tickwheel.spark.scheduling.places import Staged
 from tickwheel.spark.writing.reasons import REASONS
 
+Staged: TypeAlias = Literal["flight", "in place"]
+"""How files come to the broker."""
+BY_FLIGHT: Final = "flight"
+IN_PLACE: Final = "in place"
 INSIDE: Final = "key_twice"
 TAKEN: Final = "key_taken"
 #: What only the broker finds: codes, and what they say.

@@ -24,8 +24,9 @@ from tickwheel.arrow.network import Flights
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.spark.errors import ScheduleFailed
-from tickwheel.spark.scheduling.places import BY_FLIGHT, ByFlight, InPlace, Place, is_marked, is_seen
+from tickwheel.spark.scheduling.places import ByFlight, InPlace, Place, is_marked, is_seen
 from tickwheel.spark.scheduling.report import TaskReport
+from tickwheel.spark.scheduling.result import BY_FLIGHT
 from tickwheel.spark.scheduling.runs import Gathered
 from tickwheel.spark.writing.columns import Checked, checked
 from tickwheel.spark.writing.zones import zone_of

@@ -21,7 +21,8 @@ from tickwheel.arrow.network import Flights
 from tickwheel.client.admin.pipeline import AdoptResult, JobPlan
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.spark.errors import StagingError
-from tickwheel.spark.scheduling.places import BY_FLIGHT, IN_PLACE, Staged, is_seen, mark
+from tickwheel.spark.scheduling.places import is_seen, mark
+from tickwheel.spark.scheduling.result import BY_FLIGHT, IN_PLACE, Staged
 from timerlog.bulk.write import MANIFEST, Manifest, write_manifest
 
 _CLEAN_UP_TRIES: Final = 5

@@ -6,8 +6,10 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from pyspark import TaskContext
@@ -29,7 +31,10 @@ from tickwheel.errors import Forbidden, LoginRequired, NotConnected
 from tickwheel.spark import (
     RowsRefused,
     ScheduleFailed,
+    SourceError,
     StagingError,
+    repair,
+    reschedule_messages,
     schedule_messages,
 )
 from tickwheel.spark.scheduling import driver
@@ -239,6 +244,22 @@ def test_what_is_wrong_is_said_before_java_starts(
         error = said(lying.url, "--topic", "t")
         assert isinstance(error, NotConnected)
         assert "127.0.0.1:9" in error.message
+
+
+def test_what_is_rescheduled_is_read_by_flight(
+    spark: SparkSession, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule_messages(reminders(spark, 60), url=daemon.url, topic="moved", staged="flight")
+    moment = datetime(2032, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(repair, "describe_log", mock.Mock(side_effect=SourceError("It is not there.")))
+    where = "topic = 'moved' and key < 'k3'"
+    found = reschedule_messages(spark, where, at=moment, url=daemon.url)
+    keys = [f"k{number}" for number in range(60) if f"k{number}" < "k3"]
+    assert (found.selected, found.done) == (len(keys), len(keys))
+    at_ms = int(moment.timestamp() * 1_000)
+    assert sorted(row[0] for row in rows_of(daemon, "moved") if row[2] == at_ms) == sorted(keys)
+    with pytest.raises(SourceError, match="not there"):
+        reschedule_messages(spark, where, at=moment, url=daemon.url, source=daemon.directory)
 
 
 def test_the_command(spark: SparkSession, daemon: Daemon, pipeline: Pipeline, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ with them. The driver then asks the broker, which answers for each message.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -23,7 +24,9 @@ import pyarrow as pa
 from tickwheel import sync
 from tickwheel.arrow.errors import SourceError
 from tickwheel.arrow.places import describe_log
+from tickwheel.client.admin.dropping import LogPlace
 from tickwheel.client.times import EpochMs, Moment, moment_ms
+from tickwheel.client.url import default_url
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.spark.answers import as_bad_sql
 from tickwheel.spark.errors import spark_errors
@@ -99,9 +102,8 @@ def reschedule(
         first_ms = moment_ms(at, "at") if at is not None else client.stats().now_ms
         if first_ms + spread_ms > MAX_TIME_MS:
             raise SourceError("The last of the new times lies behind the year 9999.")
-        directory = str(Path(source if source is not None else place.directory).absolute())
-        describe_log(directory, place.log_id, 0)
-        groups = _select(spark, directory, where, file)
+        tables = _tables(url, client.flight_url, place, source)
+        groups = _select(spark, tables, where, file)
         selected = _mapped(file)
         repair = _Repair(client, selected, groups, first_ms, spread_ms, reset_attempts=reset_attempts)
         return repair.report(dry_run=True) if dry_run else repair.work()
@@ -110,14 +112,32 @@ def reschedule(
 # -- selecting --
 
 
-def _select(spark: SparkSession, directory: str, where: str, file: BinaryIO) -> list[str]:
+def _tables(url: str | None, flight_url: str, place: LogPlace, source: str | Path | None) -> dict[str, str]:
+    """Where the messages are read, as options of the data source: in the broker's directory where it is here, and else
+    by Arrow Flight, if the broker has it. Raises ``SourceError``."""
+    directory = str(Path(source if source is not None else place.directory).absolute())
+    try:
+        describe_log(directory, place.log_id, 0)
+    except SourceError:
+        if source is not None or not flight_url:
+            raise
+        found = {"url": url or default_url()}
+        # A file is named the same on each machine that reads; a token itself must not stand among options.
+        for option, variable in (("tokenFile", "TICKWHEEL_TOKEN_FILE"), ("caFile", "TICKWHEEL_CA")):
+            if os.environ.get(variable):
+                found[option] = os.environ[variable]
+        return found
+    return {"paths": json.dumps([directory])}
+
+
+def _select(spark: SparkSession, tables: Mapping[str, str], where: str, file: BinaryIO) -> list[str]:
     """Writes what is meant into a file, as ``SELECTED``, in order; the names of the groups. Raises ``BadSql``,
     ``SourceError``."""
     from pyspark.sql import functions as F
 
     try:
-        columns = _used_columns(spark, directory, where)
-        meant = _messages(spark, directory, [*columns, "id", "group", "state"]).where(where)
+        columns = _used_columns(spark, tables, where)
+        meant = _messages(spark, tables, [*columns, "id", "group", "state"]).where(where)
         rows = meant.select("id", "group", (F.col("state") == "waiting").alias("waits")).distinct()
         groups: dict[str, int] = {}
         # Sorting reads everything before the first row comes: no change can be seen by what is still to be selected.
@@ -129,16 +149,16 @@ def _select(spark: SparkSession, directory: str, where: str, file: BinaryIO) -> 
     return ["", *groups]
 
 
-def _messages(spark: SparkSession, directory: str, columns: Sequence[str]) -> DataFrame:
-    source = spark.read.format("tickwheel").option("paths", json.dumps([directory]))
+def _messages(spark: SparkSession, tables: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
+    source = spark.read.format("tickwheel").options(**tables)
     if columns:
         source = source.option("columns", ",".join(dict.fromkeys(columns)))
     return source.load()
 
 
-def _used_columns(spark: SparkSession, directory: str, where: str) -> list[str]:
+def _used_columns(spark: SparkSession, tables: Mapping[str, str], where: str) -> list[str]:
     """The columns that a condition names, in whatever case: those that are read cost time, bodies most of all."""
-    filtered: Any = _messages(spark, directory, ()).where(where)
+    filtered: Any = _messages(spark, tables, ()).where(where)
     used = filtered._jdf.queryExecution().analyzed().references().toSeq()
     return sorted({str(used.apply(number).name()).lower() for number in range(used.size())})
 

@@ -147,6 +147,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         # What a grant means, and how people read durations.
         "tickwheel.protocol.grants",
         "tickwheel.protocol.readable",
+        # What is wrong with a value, in the words that the broker has for it.
+        "tickwheel.protocol.bodies.wording",
         # What the broker makes where none is given, and what of it may be shown.
         "tickwheel.protocol.targets.signing_secrets",
         *PUBLIC,
@@ -356,7 +358,7 @@ def test_there_is_one_way_to_install() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = "|".join(project["optional-dependencies"])
     ours = re.compile(r"pip install ((?:-e |--editable )?'?(?:tickwheel\b|\.(?=[\s`\['])).*)")
-    allowed = re.compile(rf"\.(?:[\s`]|$)|'(?:tickwheel|\.)\[(?:{extras})\]'")
+    allowed = re.compile(rf"\.(?:[\s`]|$)|'(?:tickwheel|\.)\[(?:{extras})(?:,(?:{extras}))*\]'")
     pages = [
         path for path in project_files() if path.suffix == ".md" or relative(path).startswith("examples/")
     ]

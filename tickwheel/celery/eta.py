@@ -17,6 +17,7 @@ from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.protocol.moments import parse_moment
 
+_OTHER_NAMES: Final = frozenset({"deliver_at", "delay", "delay_ms", "run_after"})
 ETA_HEADER: Final = "tickwheel_eta"
 """Where the ETA is kept."""
 _OURS: Final = (ETA_HEADER, REPLY_HEADER)
@@ -68,6 +69,16 @@ def refuse_protocol_1(message: Mapping[str, Any]) -> None:
         raise BadArgument(
             f"The task {task['task']!r} has an ETA and is of task protocol 1, which Tickwheel does not hold back.",
             advice="Set task_protocol = 2, which is the default, or broker_transport_options={'eta': 'worker'}.",
+        )
+
+
+def refuse_other_names(message: Mapping[str, Any]) -> None:
+    """Raises BadArgument for a time under a name that a client of Tickwheel has: Celery makes it a property of the
+    message, which nobody reads, and the task would run at once."""
+    for name in _OTHER_NAMES & (message.get("properties") or {}).keys():
+        raise BadArgument(
+            f"{name} is no option of Celery's: the task would run at once.",
+            advice="Use eta=, an aware datetime, or countdown=, in seconds.",
         )
 
 

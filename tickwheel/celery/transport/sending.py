@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from tickwheel import sync
-from tickwheel.celery.eta import ETA_HEADER, held_back, refuse_protocol_1
+from tickwheel.celery.eta import ETA_HEADER, held_back, refuse_other_names, refuse_protocol_1
 from tickwheel.celery.keys import eta_key, other_keys
 from tickwheel.celery.transport.envelope import broker_headers, encode
 from tickwheel.celery.transport.options import Options
@@ -84,6 +84,7 @@ def outgoing(
     and what JSON raises."""
     headers: dict[str, Any] = message.get("headers") or {}
     due_ms, key = None, None
+    refuse_other_names(message)
     if options.eta == "broker":
         refuse_protocol_1(message)
         headers, due_ms = held_back(headers, options.timezone)

@@ -81,6 +81,18 @@ def test_what_is_no_time(eta: Any) -> None:
         eta_ms(eta, None)
 
 
+@pytest.mark.parametrize("name", ["deliver_at", "delay", "delay_ms", "run_after"])
+def test_a_time_under_a_name_that_celery_passes_over(
+    shared: TestBroker, client: sync.Client, name: str
+) -> None:
+    queue = f"other-{name}"
+    app = app_of(queue, shared.url)
+    app.send_task("report", queue=queue)
+    with pytest.raises(BadArgument, match=f"{name} is no option"):
+        app.send_task("report", queue=queue, **{name: 60})
+    assert len(list(client.browse(queue))) == 1
+
+
 def test_headers_of_a_message_that_waits() -> None:
     given = {"task": "report", "eta": "2031-05-01T00:00:00+00:00", ETA_HEADER: "of an earlier one"}
     headers, due_ms = held_back(given, None)

@@ -123,10 +123,8 @@ def test_an_object_store_has_what_a_directory_has(
     assert not any("staging" in name or "begun" in name for name in names)
     # They come back equal, and only once.
     for _ in range(2):
-        restore_messages(spark, root, since=0, into="from-directory", url=daemon.unix_url)
-        back = restore_messages(
-            spark, place, since=0, into="from-store", url=daemon.unix_url, fs=store.options()
-        )
+        restore_messages(spark, root, into="from-directory", url=daemon.unix_url)
+        back = restore_messages(spark, place, into="from-store", url=daemon.unix_url, fs=store.options())
     assert (back.messages, back.stored, back.duplicates) == (40, 0, 40)
     found = {}
     for topic in ("from-directory", "from-store"):
@@ -142,7 +140,7 @@ def test_an_object_store_has_what_a_directory_has(
     files.write(name, content[:40] + bytes(100) + content[140:])
     for match in ("cannot be read|has the checksum", "is missing"):
         with pytest.raises(ArchiveDamaged, match=match) as caught:
-            restore_messages(spark, place, since=0, into="x", url=daemon.unix_url, fs=store.options())
+            restore_messages(spark, place, into="x", url=daemon.unix_url, fs=store.options())
         assert f"{place}/{name}" in str(caught.value)
         files.remove([name])
 

@@ -58,6 +58,7 @@ class World:
     cluster: Cluster
     token: Path
     before: list[str]
+    started: list[subprocess.Popen[bytes]]
 
     def start(self, topic: str, job: str) -> subprocess.Popen[bytes]:
         """The command, as a group of processes."""
@@ -68,7 +69,7 @@ class World:
         conf = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
         words = ["pipeline", "schedule", "--from", str(self.folder / "rows"), "--format", "parquet", "--json"]
         words += ["--topic", topic, "--job", job, "--master", self.cluster.master, *conf]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*self.before, *PROGRAM, *words],
             cwd=self.folder,
             env=shell.environment,
@@ -76,6 +77,13 @@ class World:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """The driver, and its Java."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
     def run(self, topic: str, job: str) -> dict[str, Any]:
         return self.finish(self.start(topic, job))
@@ -98,7 +106,7 @@ class World:
 
     def wait_for_files(self, process: subprocess.Popen[bytes]) -> None:
         """Until tasks put what they have written."""
-        end_s = time.monotonic() + SPARK_PATIENCE_S
+        end_s = time.monotonic() + 3 * SPARK_PATIENCE_S
         while not any(".log" in name for name in self.left):
             assert process.poll() is None, process.communicate()[1].decode()[-3_000:]
             assert time.monotonic() < end_s
@@ -121,7 +129,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ) as daemon,
     ):
         flight_url(daemon)
-        yield World(folder, daemon, cluster, token, before)
+        found = World(folder, daemon, cluster, token, before, [])
+        yield found
+        for process in found.started:
+            if process.poll() is None:
+                found.kill(process)
 
 
 def write_rows(folder: Path) -> None:
@@ -153,8 +165,7 @@ def test_a_driver_that_is_killed(world: World) -> None:
         topic = f"driver-{number}"
         process = world.start(topic, topic)
         world.wait_for_files(process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        world.kill(process)
         world.check(topic, 0)
         assert world.left, "nobody has cleared it away"
         if number % 2 == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -156,7 +157,8 @@ class Job:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._id = job_id(options.job)
-        self._run = uuid.uuid4().hex
+        self._run = secrets.token_hex(16)
+        self._is_discarded = False
         self._broker = Broker(options.url, options.token_file, options.ca_file)
         self._planned, self._way = find_way(
             self._broker,
@@ -173,8 +175,9 @@ class Job:
         return None if self._planned.adopted is None else self._repeated(self._planned.adopted)
 
     def discard(self) -> None:
-        """Removes what the run has written."""
-        if self._planned.adopted is None:
+        """Removes what the run has written, once: where nobody answers, it is waited for."""
+        if self._planned.adopted is None and not self._is_discarded:
+            self._is_discarded = True
             self._way.discard()
 
     def run(self, frame: DataFrame) -> ScheduleResult:
@@ -188,7 +191,7 @@ class Job:
         except ScheduleUncertain:
             raise
         except TickwheelError as error:
-            self._way.discard()
+            self.discard()
             # Another run of this job may have won meanwhile: its end cleared the directory away under this one.
             known = self._known() if error.code in (StagingError.code, BadJob.code) else None
             if known is None:

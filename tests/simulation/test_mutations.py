@@ -108,6 +108,7 @@ def test_a_delivery_that_leaves_before_its_lease_is_on_the_disk(monkeypatch: pyt
         "overtakes",
         "is stale in",
         "not delivered",
+        first=7,
     )
 
 

@@ -202,7 +202,7 @@ def test_a_cancel_that_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_batch_that_gets_lost_between_two_services(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "HEAL_S", 120.0)
     mutate(monkeypatch, DequeueGet, "turn", lambda dequeue, *args: dequeue(*args) and None, every=9)
-    assert found("not delivered and acked", "broker counts", "of the same ordering key", first=22)
+    assert found("not delivered and acked", "broker counts", "of the same ordering key", first=43)
 
 
 def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,10 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
     if command.table == "messages":
         cores = len(os.sched_getaffinity(0))
         rows = options.rows_per_partition
-        if rows is not None and offline.description.next_id // rows > MAX_PARTS:
+        if (
+            rows is not None
+            and (offline.description.next_id - offline.description.first_id) // rows > MAX_PARTS
+        ):
             raise SourceError(
                 f"With {rows} rows a part there would be more than {MAX_PARTS} parts.",
                 advice="Ask for larger parts (rowsPerPartition).",

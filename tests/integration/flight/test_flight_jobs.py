@@ -200,7 +200,9 @@ def test_what_comes_is_not_trusted(served: Served, writer: Writer) -> None:
         (DROP_JOB, asked(job=writer.run.job, run=writer.run.name + "\n")),
         (DROP_JOB, b"\xff"),
     ):
-        assert told(lambda a=action, p=packed: served.all.act(a, p))[0] in ("bad_source", "bad_name"), packed  # type: ignore[misc]
+        assert told(lambda a=action, p=packed: served.all.act(a, p))[0] in ("bad_source", "bad_topic_name"), (
+            packed
+        )  # type: ignore[misc]
 
 
 def test_a_writer_that_goes_away(served: Served, writer: Writer) -> None:

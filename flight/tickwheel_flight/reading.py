@@ -143,9 +143,12 @@ class Reading:
         _, offline = self._directory.now(is_committed=command.committed)
         return options, offline
 
-    def stream(self, packed: bytes, judge: Judge, has_left: Callable[[], bool]) -> tuple[Any, Iterator[Any]]:
-        """The schema and the record batches of a ticket. Raises ``BadTicket``, ``SourceError``, ``PositionLost``,
-        Forbidden; the batches, when they are asked for, the same, `TooManyStreams` and ShuttingDown."""
+    def stream(
+        self, packed: bytes, judge: Judge, has_left: Callable[[], bool], name: str = ""
+    ) -> tuple[Any, Iterator[Any]]:
+        """The schema and the record batches of a ticket. ``name``: the same for all streams of a reader. Raises
+        ``BadTicket``, ``SourceError``, ``PositionLost``, Forbidden; the batches, when they are asked for, the same,
+        `TooManyStreams` and ShuttingDown."""
         ticket, granted = open_ticket(packed), judge(False)
         _check_any(granted)
         offline = self._directory.then(ticket.moment)
@@ -161,7 +164,7 @@ class Reading:
             offline.check_position(ticket.end)
         schema = arrow_schema({name: table[name] for name in columns})
         return schema, self._batches(
-            ticket, offline, (columns, predicates), granted, _Reader(judge, has_left)
+            ticket, offline, (columns, predicates), granted, _Reader(judge, has_left, name)
         )
 
     def _batches(
@@ -178,7 +181,7 @@ class Reading:
         rows = self._enter()
         asked_s = self._now_s()
         try:
-            with self._snapshots.borrow(ticket.moment, offline, reader.has_left) as opened:
+            with self._snapshots.borrow(ticket.moment, offline, reader.has_left, reader.name) as opened:
                 batches = _scan(ticket, offline, opened.snapshot, wanted, rows)
                 while True:
                     if self._is_stopping:
@@ -216,6 +219,7 @@ class _Reader:
 
     judge: Judge
     has_left: Callable[[], bool]
+    name: str
 
 
 def _columns(command: Command, options: ReadOptions, granted: Granted, offline: Offline) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The record batches of one part."""
         schema, batches = self._reading.stream(
-            ticket.ticket, partial(self._judge, context), context.is_cancelled
+            ticket.ticket, partial(self._judge, context), context.is_cancelled, _reader(context)
         )
         return fl.GeneratorStream(schema, _explaining(batches))
 
@@ -158,6 +158,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 def _caller(context: Any) -> tuple[str, str]:
     """Token and address."""
     return context.get_middleware(_LOGIN).token, address_of(context.peer())
+
+
+def _reader(context: Any) -> str:
+    """Whose call it is: the holder of a token, and without a token who has the address."""
+    token, address = _caller(context)
+    return token or address
 
 
 def _command(descriptor: Any) -> Command:

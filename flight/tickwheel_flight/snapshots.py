@@ -17,6 +17,8 @@ from timerlog.readers.snapshot import Snapshot
 
 MAX_READINGS: Final = 8
 """Moments of which streams are read at a time."""
+KEPT_READINGS: Final = 2
+"""Of them for readers who read nothing yet: so a reader with many plans does not keep others waiting."""
 IDLE_S: Final = 15.0
 """A reading of which no batch was asked for so long may be ended for another."""
 PATIENCE_S: Final = 30.0
@@ -43,8 +45,9 @@ class StoodStill(TickwheelError):
 class Open:
     """The snapshot of a reading, and who uses it."""
 
-    def __init__(self, snapshot: Snapshot, now_s: float) -> None:
+    def __init__(self, snapshot: Snapshot, reader: str, now_s: float) -> None:
         self.snapshot = snapshot
+        self.reader = reader
         self.streams = 0
         self.working = 0
         self.used_s = now_s
@@ -60,9 +63,11 @@ class Snapshots:
         self._changed = threading.Condition()
 
     @contextmanager
-    def borrow(self, moment: Moment, offline: Offline, has_left: Callable[[], bool]) -> Iterator[Open]:
-        """The snapshot of a moment, for one stream. Raises `TooManyReadings`, ``StoreError``."""
-        found = self._take(moment, offline, has_left)
+    def borrow(
+        self, moment: Moment, offline: Offline, has_left: Callable[[], bool], reader: str = ""
+    ) -> Iterator[Open]:
+        """The snapshot of a moment, for one stream of a ``reader``. Raises `TooManyReadings`, ``StoreError``."""
+        found = self._take(moment, offline, has_left, reader)
         try:
             yield found
         finally:
@@ -85,19 +90,23 @@ class Snapshots:
                 found.working -= 1
                 found.used_s = self._now_s()
 
-    def _take(self, moment: Moment, offline: Offline, has_left: Callable[[], bool]) -> Open:
+    def _take(self, moment: Moment, offline: Offline, has_left: Callable[[], bool], reader: str) -> Open:
         until_s = self._now_s() + PATIENCE_S
         with self._changed:
-            while moment not in self._open and len(self._open) >= MAX_READINGS and not self._end_idle():
+            while moment not in self._open and not self._has_room(reader) and not self._end_idle():
                 if has_left() or self._now_s() >= until_s:
                     raise TooManyReadings
                 self._changed.wait(_LOOK_S)
             found = self._open.get(moment)
             if found is None:
-                found = self._open[moment] = Open(Snapshot(offline.description), self._now_s())
+                found = self._open[moment] = Open(Snapshot(offline.description), reader, self._now_s())
             found.streams += 1
             found.used_s = self._now_s()
             return found
+
+    def _has_room(self, reader: str) -> bool:
+        reads_already = any(found.reader == reader for found in self._open.values())
+        return len(self._open) < MAX_READINGS - (KEPT_READINGS if reads_already else 0)
 
     def _end_idle(self) -> bool:
         """Whether there is room now."""

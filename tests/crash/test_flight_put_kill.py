@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from tests.support.flight.calling import Caller, flight_pids, flight_url
+from tests.support.flight.calling import Caller, flight_url
 from tests.support.flight.writing import Writer, begun, staged
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.profile import PROFILE, SOAK, amount, seed
@@ -97,7 +97,7 @@ class Job:
 
     def kill(self, what: str) -> None:
         if what == "flight":
-            os.kill(flight_pids(self.daemon)[-1], signal.SIGKILL)
+            os.kill(self.daemon.child_pids[-1], signal.SIGKILL)
             return
         self.daemon.kill()
         self.daemon.start()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.flight.calling import flight_pids, flight_url
+from tests.support.flight.calling import flight_url
 from tests.support.flight.writing import staged
 from tests.support.processes.cli_harness import PROGRAM, SPARK_PATIENCE_S, Shell
 from tests.support.processes.daemon_harness import Daemon
@@ -238,7 +238,7 @@ def test_the_other_side_is_killed(world: World, what: str) -> None:
         process = world.start(topic, topic)
         world.wait_for_files(process)
         if what == "flight":
-            os.kill(flight_pids(world.daemon)[-1], signal.SIGKILL)
+            os.kill(world.daemon.child_pids[-1], signal.SIGKILL)
         else:
             world.daemon.kill()
             world.daemon.start()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.integration.flight.conftest import Served
-from tests.support.flight.calling import Caller, flight_pids, rss_mib, told
+from tests.support.flight.calling import Caller, rss_mib, told
 from tests.support.flight.writing import Writer, asked, begun, put_raw, staged
 from tickwheel import sync
 from tickwheel.arrow.jobs import DROP_JOB, PLAN_JOB, Run, Stored
@@ -216,7 +216,7 @@ def test_a_writer_that_goes_away(served: Served, writer: Writer) -> None:
 
 def test_memory_is_that_of_a_batch(served: Served, writer: Writer) -> None:
     writer.begin()
-    pid = flight_pids(served.daemon)[-1]
+    pid = served.daemon.child_pids[-1]
     writer.task(COUNT)
     before = rss_mib(pid)
     large = writer.folder / "large"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.unit.flight.filled import fill
 from tickwheel_flight.directory import Directory
 from tickwheel_flight.snapshots import (
     IDLE_S,
+    KEPT_READINGS,
     MAX_READINGS,
     PATIENCE_S,
     Snapshots,
@@ -33,10 +35,10 @@ class World:
         self.offline = offline
         self.snapshots = Snapshots(lambda: self.now_s)
 
-    def borrow(self, number: int, has_left: bool = True):  # type: ignore[no-untyped-def]
-        """For a reading of its own; by default of a reader who does not wait."""
+    def borrow(self, number: int, has_left: bool = True, reader: str = ""):  # type: ignore[no-untyped-def]
+        """For a reading of its own; by default of a reader of its own, who does not wait."""
         moment = Moment("0" * 16, number, 1, 1, 0, True)
-        return self.snapshots.borrow(moment, self.offline, lambda: has_left)
+        return self.snapshots.borrow(moment, self.offline, lambda: has_left, reader or f"reader-{number}")
 
 
 def test_streams_of_a_reading_share_a_snapshot(offline: Offline) -> None:
@@ -50,6 +52,21 @@ def test_streams_of_a_reading_share_a_snapshot(offline: Offline) -> None:
     assert one.is_gone
     with world.borrow(1) as again:
         assert again is not one
+
+
+def test_who_reads_much_leaves_room_for_others(offline: Offline) -> None:
+    world = World(offline)
+    with ExitStack() as held:
+        for number in range(MAX_READINGS - KEPT_READINGS):
+            held.enter_context(world.borrow(number, reader="much"))
+        with pytest.raises(TooManyReadings):
+            world.borrow(98, reader="much").__enter__()
+        with world.borrow(0, reader="much"), world.borrow(99, reader="other"):
+            pass
+        for number in range(KEPT_READINGS):
+            held.enter_context(world.borrow(100 + number, reader=f"other-{number}"))
+        with pytest.raises(TooManyReadings):
+            world.borrow(99, reader="another").__enter__()
 
 
 def test_who_stands_still_makes_room(offline: Offline) -> None:

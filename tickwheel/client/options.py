@@ -170,5 +170,6 @@ class BrokerSettings(TypedDict, total=False):
     flight_advertise: str
     flight_streams: int
     flight_niceness: int
+    max_staging_bytes: int | str
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "console", "json"]

@@ -9,7 +9,7 @@ import click
 
 from tickwheel_cli.shared.failures import CommandError
 
-EXTRAS: Final = "celery,cluster,dramatiq,push,query,rocketmq,spark,sql,web"
+EXTRAS: Final = "celery,cluster,dramatiq,flight,push,query,rocketmq,spark,sql,web"
 """Whose packages a benchmark imports, or a program that it starts."""
 
 

@@ -228,7 +228,10 @@ class _Forks:
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
         while self._running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:  # the same handler, which came in between, took the last one
+                return
             if not pid:
                 return
             with open(self._running.pop(pid), "wb") as told:

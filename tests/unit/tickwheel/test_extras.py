@@ -103,6 +103,7 @@ ELSEWHERE = {
     "pymysql": "driver_missing: tests/unit/tickwheel/outbox/test_open_database.py",
     "duckdb": "in a process of the broker: tests/integration/watching/test_query.py",
     "matplotlib": "tests/unit/tickwheel/spark/report/test_spark_report_output.py",
+    "obstore": "extra_missing: tests/spark/test_spark_storage.py",
 }
 
 

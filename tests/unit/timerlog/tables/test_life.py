@@ -121,7 +121,7 @@ def test_readers_find_what_is_there(tmp_path: Path, first_id: int, seq: int) -> 
     store.close()
 
 
-@pytest.mark.parametrize("seq", [0, 1 << 40])
+@pytest.mark.parametrize("seq", [0, 1 << 38])  # beyond it ext4 has no longer files
 def test_all_tables_move_while_they_are_used(tmp_path: Path, seq: int) -> None:
     """Sent, given out, given back, acked, purged: the same again and again, while a few stay from the beginning."""
     with narrow_tables():

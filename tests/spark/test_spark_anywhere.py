@@ -1,5 +1,5 @@
-"""Bulk scheduling on a cluster none of whose machines sees the broker's directory: each worker, and the driver, is in a
-mount namespace of its own in which it is empty. What is killed meanwhile neither loses nor doubles a row.
+"""Reading and bulk scheduling on a cluster none of whose machines sees the broker's directory: each worker, and the
+driver, is in a mount namespace of its own in which it is empty. What is killed neither loses nor doubles a row.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,40 @@ FILES, ROWS_A_FILE = 8, 10_000
 FAR_MS = 1_935_000_000_000
 DAY_S = 86_400.0
 KILLS = 20 if PROFILE == SOAK else 1
+READ = 3_000
+#: A driver with nothing but a URL and a file that holds a token.
+DRIVER = """
+import json, os, sys
+from tickwheel.spark import session
+
+master, url, token, data = sys.argv[1:]
+with_token = {"url": url, "tokenFile": token}
+with session(app="apart", master=master, progress=False, conf={
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.speculation": "true",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+}) as spark:
+    def table(**options):
+        return spark.read.format("tickwheel").options(**with_token, **options).load()
+
+    def seen(part):
+        yield len(os.listdir(data))
+
+    messages = table(rowsPerPartition=20_000)
+    keys = [row.key for row in messages.where("id > 0").select("key").collect()]
+    sent = table(table="events", events="sent").select("id").distinct().count()
+    files = spark.sparkContext.parallelize(range(8), 8).mapPartitions(seen).collect()
+    print(json.dumps({
+        "keys": keys,
+        "topics": [row[0] for row in messages.select("topic").distinct().collect()],
+        "sent": sent,
+        "files": [*files, len(os.listdir(data))],
+        "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
+    }))
+"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +92,7 @@ class World:
     daemon: Daemon
     cluster: Cluster
     token: Path
+    reader: Path
     before: list[str]
     started: list[subprocess.Popen[bytes]]
 
@@ -120,6 +156,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     token = folder / "pipeline.token"
     token.write_text(place.create("pipeline", "publish:*", "query:*"))
     token.chmod(0o600)
+    reader = folder / "reader.token"
+    reader.write_text(place.create("reader", "query:orders"))
     write_rows(folder / "rows")
     before = without(place.data)
     with (
@@ -129,7 +167,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ) as daemon,
     ):
         flight_url(daemon)
-        found = World(folder, daemon, cluster, token, before, [])
+        found = World(folder, daemon, cluster, token, reader, before, [])
         yield found
         for process in found.started:
             if process.poll() is None:
@@ -157,6 +195,31 @@ def test_nobody_sees_the_directory(world: World) -> None:
     secret = world.token.read_text().strip().encode()
     logs = [path for path in (world.folder / "cluster").rglob("*") if path.is_file()]
     assert not [path for path in logs if secret in path.read_bytes()]
+
+
+def test_tables_are_read(world: World) -> None:
+    with sync.Client(world.daemon.url, token=world.token.read_text().strip()) as client:
+        for topic in ("orders", "secret"):
+            keys = [f"{topic} {number}" for number in range(READ)]
+            client.send_many(topic, [b"far"] * READ, keys=keys, delay_ms=10_000_000)
+    data = world.daemon.directory
+    assert os.listdir(data)
+    words = [world.cluster.master, world.daemon.url, str(world.reader), str(data)]
+    done = subprocess.run(
+        [*world.before, sys.executable, "-c", DRIVER, *words],
+        env={**os.environ, "PYTHONWARNINGS": filters_of_a_process("ignore::ResourceWarning")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SPARK_PATIENCE_S * 3,
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["files"] == [0] * 9
+    assert found["executors"] == 2
+    assert found["topics"] == ["orders"]
+    assert sorted(found["keys"]) == sorted(f"orders {number}" for number in range(READ))
+    assert found["sent"] == READ
 
 
 def test_a_driver_that_is_killed(world: World) -> None:
@@ -231,6 +294,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.soak  # in `ci`: tests/crash/test_flight_put_kill.py
 @pytest.mark.parametrize("what", ["flight", "broker"])
 def test_the_other_side_is_killed(world: World, what: str) -> None:
     for number in range(KILLS):

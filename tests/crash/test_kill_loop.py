@@ -111,42 +111,44 @@ def arrivals(store: Store, topic: str) -> np.ndarray:
     """Each as it is now: one that is rescheduled once more, because a crash took the answer, may arrive again."""
     topic_id = store.tables.topic_ids[topic]
     count = int(store.tables.native.topics[topic_id].count)
-    ids = store.tables.topics[topic_id].arrivals.items["id"][:count]
-    return ids[store.tables.rows["topic_seq"][ids] == np.arange(count)]
+    ids = store.tables.topics[topic_id].arrivals.between(0, count)["id"]
+    return ids[store.tables.messages.take(ids, "topic_seq") == np.arange(count)]
 
 
 def check_sends(store: Store, ledger: Ledger) -> None:
-    rows, arrived = store.tables.rows, arrivals(store, TOPIC)
+    messages, arrived = store.tables.messages, arrivals(store, TOPIC)
     assert len(np.unique(arrived)) == len(arrived), "a message reached its topic twice"
     keys = list(ledger.sent)
     assert store.select.find(TOPIC, keys) == [ledger.sent[key] for key in keys]
     assert len(set(ledger.sent.values())) == len(keys)
     acknowledged = np.array(sorted(set(ledger.sent.values())), np.uint64)
-    assert set(np.unique(rows["state"][acknowledged])) == {MessageState.READY}
+    assert set(np.unique(messages.take(acknowledged, "state"))) == {MessageState.READY}
     assert np.isin(acknowledged, arrived).all()
     # What is done with in this topic is purged at once.
     bulk = np.array(sorted(ledger.keyless), np.uint64)
-    assert set(np.unique(rows["state"][bulk])) <= {MessageState.READY, MessageState.NONE}
+    assert set(np.unique(messages.take(bulk, "state"))) <= {MessageState.READY, MessageState.NONE}
     assert ledger.keyless <= ledger.received.keys()
 
 
 def check_endings(store: Store, ledger: Ledger) -> None:
-    rows, arrived = store.tables.rows, arrivals(store, TOPIC)
+    messages, arrived = store.tables.messages, arrivals(store, TOPIC)
     cancelled = np.array(sorted(ledger.cancelled), np.uint64)
     # The broker may have purged some of them already.
-    assert set(np.unique(rows["state"][cancelled])) <= {MessageState.CANCELLED, MessageState.NONE}
+    assert set(np.unique(messages.take(cancelled, "state"))) <= {MessageState.CANCELLED, MessageState.NONE}
     assert not np.isin(cancelled, arrived).any()
     assert not ledger.received.keys() & ledger.cancelled
 
     postponed = np.array(list(ledger.postponed), np.uint64)
-    assert set(np.unique(rows["state"][postponed])) == {MessageState.SCHEDULED}
-    assert rows["deliver_at_ms"][postponed].tolist() == list(ledger.postponed.values())
+    assert set(np.unique(messages.take(postponed, "state"))) == {MessageState.SCHEDULED}
+    assert messages.take(postponed, "deliver_at_ms").tolist() == list(ledger.postponed.values())
 
     group_id = store.tables.topics[store.tables.topic_ids[TOPIC]].groups[GROUP]
-    deliveries = store.tables.groups[group_id].deliveries.items
+    deliveries = store.tables.groups[group_id].deliveries
     # Also those of which nobody could say it.
     acked = np.array(sorted(ledger.sent.values()), np.uint64)
-    assert set(np.unique(deliveries["state"][rows["topic_seq"][acked]])) == {DeliveryState.ACKED}
+    assert set(np.unique(deliveries.take(messages.take(acked, "topic_seq"), "state"))) == {
+        DeliveryState.ACKED
+    }
     assert ledger.nacked <= ledger.acked | ledger.unsure, "what was given back came again"
 
 
@@ -155,7 +157,7 @@ def check_transactions(store: Store, ledger: Ledger) -> None:
     numbers = list(ledger.transactions)
     keys = [f"t-{number}" for number in numbers]
     found = [[bool(found) for found in store.select.find(topic, keys)] for topic in (TOPIC, INVOICES)]
-    states = store.tables.rows["state"][np.array(list(ledger.transactions.values()), np.uint64)]
+    states = store.tables.messages.take(np.array(list(ledger.transactions.values()), np.uint64), "state")
     ended = np.isin(states, [MessageState.CANCELLED, MessageState.NONE]).tolist()
     assert found[0] == found[1] == ended
     assert ledger.committed <= {number for number, is_done in zip(numbers, ended, strict=True) if is_done}

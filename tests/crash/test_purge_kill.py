@@ -73,18 +73,21 @@ def check_directory(directory: Path, ledger: Ledger) -> None:
     """What is gone was received; what is there is as its clients know it."""
     store = Store.open(directory, StoreSettings(max_frame_bytes=256 * 1024), 0)
     try:
-        rows = store.tables.rows
+        messages = store.tables.messages
         group_id = store.tables.topics[store.tables.topic_ids[TOPIC]].groups[GROUP]
-        deliveries = store.tables.groups[group_id].deliveries.items
-        for message_id in sorted(set(ledger.sent.values()) | ledger.keyless):
+        deliveries = store.tables.groups[group_id].deliveries
+        known = sorted(set(ledger.sent.values()) | ledger.keyless)
+        states = messages.take(np.array(known, np.uint64), "state").tolist()
+        for message_id, found in zip(known, states, strict=True):
             # What was sent last may have been confirmed when the consumer had gone already: then it waits.
-            is_there = rows["state"][message_id] in (MessageState.SCHEDULED, MessageState.READY)
-            assert is_there or rows["state"][message_id] == MessageState.NONE
+            is_there = found in (MessageState.SCHEDULED, MessageState.READY)
+            assert is_there or found == MessageState.NONE
             assert is_there or message_id in ledger.received, "it is lost"
         acked = np.array(sorted(ledger.acked), np.uint64)
-        there = acked[rows["state"][acked] != MessageState.NONE]
+        there = acked[messages.take(acked, "state") != MessageState.NONE]
         assert len(there) < len(acked), "something was purged"
-        assert set(np.unique(deliveries["state"][rows["topic_seq"][there]])) <= {DeliveryState.ACKED}
+        seqs = messages.take(there, "topic_seq")
+        assert set(np.unique(deliveries.take(seqs, "state"))) <= {DeliveryState.ACKED}
         state = store.look.state_hash()
     finally:
         store.close()

@@ -81,7 +81,7 @@ async def test_a_backup_under_load_holds_all_that_was_acknowledged_before(tmp_pa
         assert daemon.stop() == 0
     assert shell.json("inspect", "new")["ok"]
     store = Store.open(tmp_path / "new", StoreSettings(max_frame_bytes=256 * 1024), 0)
-    states = store.tables.rows["state"][np.array(sorted(before), np.uint64)]
+    states = store.tables.messages.take(np.array(sorted(before), np.uint64), "state")
     assert set(states.tolist()) == {MessageState.SCHEDULED}
     store.close()
 

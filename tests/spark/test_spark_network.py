@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 import tickwheel.arrow
 from tests.spark.conftest import Pipeline
+from tests.support.flight.calling import flight_url
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.guarded import Place
 from tests.support.spark.rows import rows_of
@@ -36,6 +37,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     token.write_text(place.create("reader", "query:a.*"))
     token.chmod(0o600)
     with place.daemon(**FLIGHT) as daemon:
+        flight_url(daemon)  # a busy machine takes longer to start it than a reader waits
         with sync.Client(daemon.url, token=owner) as client:
             for topic in ("a.orders", "b.secret"):
                 bodies = [b"%s %d" % (topic.encode(), number) for number in range(COUNT)]

@@ -75,7 +75,7 @@ def refuse_protocol_1(message: Mapping[str, Any]) -> None:
 def refuse_other_names(message: Mapping[str, Any]) -> None:
     """Raises BadArgument for a time under a name that a client of Tickwheel has: Celery makes it a property of the
     message, which nobody reads, and the task would run at once."""
-    for name in _OTHER_NAMES & (message.get("properties") or {}).keys():
+    for name in sorted(_OTHER_NAMES & (message.get("properties") or {}).keys()):
         raise BadArgument(
             f"{name} is no option of Celery's: the task would run at once.",
             advice="Use eta=, an aware datetime, or countdown=, in seconds.",

@@ -179,9 +179,8 @@ class TickwheelBroker(dramatiq.Broker):
     def _due(self, message: dramatiq.Message[Any]) -> tuple[dramatiq.Message[Any], int | None]:
         """As it is sent, and when it was to be due with another broker; its queue is declared. Raises BadArgument."""
         due_ms: int | None = None
-        for name in (
-            _NO_OPTIONS & message.options.keys()
-        ):  # Dramatiq keeps what it does not know, and sends it now
+        # Dramatiq keeps what it does not know, and sends the message now.
+        for name in sorted(_NO_OPTIONS & message.options.keys()):
             raise BadArgument(
                 f"{name} is no option of Dramatiq's: it would be passed over.",
                 advice="Use delay=, a timedelta or milliseconds.",

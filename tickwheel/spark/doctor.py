@@ -61,17 +61,17 @@ def _driver(source: Mapping[str, str]) -> str:
 
 
 def _executors(spark: SparkSession, source: Mapping[str, str]) -> list[Check]:
-    from tickwheel.spark.reach import reach_of_executors, reach_of_this_process
+    from tickwheel.spark.reach import reach_of_executors, versions_of_this_process
 
     try:
         found = reach_of_executors(spark, source)
     except DataError as error:
         return [Check("executor", False, f"{error.message} {error.advice}")]
-    here = reach_of_this_process(source)
+    here = versions_of_this_process()
     return [
         Check("executor", one.is_well, one.told())
-        if one.error or one.versions == here.versions
-        else Check("executor", False, f"{one.host}: {one.versions}, and the driver has {here.versions}")
+        if one.error or one.versions == here
+        else Check("executor", False, f"{one.host}: {one.versions}, and the driver has {here}")
         for one in found
     ]
 

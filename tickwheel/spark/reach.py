@@ -79,7 +79,7 @@ class Reach:
 def reach_of_this_process(source: Mapping[str, str]) -> Reach:
     """Log in, ask for a plan, and read some of it. ``source``: ``url``, ``tokenFile``, ``caFile``, as options of the
     data source."""
-    host, versions = socket.gethostname(), _versions()
+    host, versions = socket.gethostname(), versions_of_this_process()
     try:
         url, token_file, ca_file = source["url"], source.get("tokenFile"), source.get("caFile")
         with sync.Client(url, name="doctor", token_file=token_file, ca_file=ca_file) as client:
@@ -135,7 +135,8 @@ def worst_of_hosts(found: Sequence[Reach]) -> list[Reach]:
     return sorted(by_host.values(), key=lambda one: one.host)
 
 
-def _versions() -> str:
+def versions_of_this_process() -> str:
+    """What tables are read with, which driver and executors have alike."""
     return f"Python {platform.python_version()}, tickwheel {version('tickwheel')}, pyarrow {pa.__version__}"
 
 

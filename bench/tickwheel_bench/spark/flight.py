@@ -15,8 +15,8 @@ import numpy as np
 
 from tickwheel_bench.daemon import Daemon
 from tickwheel_bench.load.lateness import lateness_of
-from tickwheel_bench.spark.reading import MESSAGES, best, queries
-from tickwheel_bench.spark.session import FEW_HOURS, HOUR_MS, HOURS, create_topic, make_rows, with_spark
+from tickwheel_bench.spark.reading import best, prepared, queries
+from tickwheel_bench.spark.session import with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,18 +38,9 @@ def flight(directory: Path, scale: float) -> dict[str, Any]:
 
 
 def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
-    from tickwheel.spark import schedule_messages
-
-    count, hours = int(MESSAGES * scale), HOURS if scale >= 1 else FEW_HOURS
-    start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
-    create_topic(daemon, "read")
-    rows = make_rows(spark, directory.parent / "rows", count, start_ms, hours)
-    assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
-    parquet = str(directory.parent / "messages")
-    source = spark.read.format("tickwheel")
-    source.load(str(directory)).write.parquet(parquet)
+    count, parquet, since_ms = prepared(spark, directory, daemon, scale)
     figures: dict[str, Any] = {"messages": count}
-    for name, (options, query) in queries(start_ms + hours * HOUR_MS * 9 // 10).items():
+    for name, (options, query) in queries(since_ms).items():
 
         def by_flight(options: dict[str, str] = options, query: Any = query) -> Any:
             return query(spark.read.format("tickwheel").options(url=daemon.url, **options).load())

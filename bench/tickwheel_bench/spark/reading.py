@@ -26,17 +26,9 @@ def reading(directory: Path, scale: float) -> dict[str, Any]:
 
 
 def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
-    from tickwheel.spark import schedule_messages
-
-    count, hours = int(MESSAGES * scale), HOURS if scale >= 1 else FEW_HOURS
-    start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
-    create_topic(daemon, "read")
-    rows = make_rows(spark, directory.parent / "rows", count, start_ms, hours)
-    assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
-    parquet = str(directory.parent / "messages")
-    _ours(spark, directory).write.parquet(parquet)
+    count, parquet, since_ms = prepared(spark, directory, daemon, scale)
     figures: dict[str, Any] = {"messages": count}
-    for name, (options, query) in queries(start_ms + hours * HOUR_MS * 9 // 10).items():
+    for name, (options, query) in queries(since_ms).items():
         ours_s, found = best(lambda o=options, q=query: q(_ours(spark, directory, **o)))  # type: ignore[misc]
         parquet_s, expected = best(lambda q=query: q(spark.read.parquet(parquet)))  # type: ignore[misc]
         assert found == expected, (name, found, expected)
@@ -46,6 +38,21 @@ def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float)
             "parquet_over_ours": round(parquet_s / ours_s, 2),
         }
     return figures
+
+
+def prepared(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> tuple[int, str, int]:
+    """Schedules the messages, and writes the same rows to Parquet: the count of messages, the path of the Parquet
+    files, and the epoch ms from which on the last tenth of the messages is due."""
+    from tickwheel.spark import schedule_messages
+
+    count, hours = int(MESSAGES * scale), HOURS if scale >= 1 else FEW_HOURS
+    start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
+    create_topic(daemon, "read")
+    rows = make_rows(spark, directory.parent / "rows", count, start_ms, hours)
+    assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
+    parquet = str(directory.parent / "messages")
+    _ours(spark, directory).write.parquet(parquet)
+    return count, parquet, start_ms + hours * HOUR_MS * 9 // 10
 
 
 def queries(since_ms: int) -> dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]]:

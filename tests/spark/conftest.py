@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -69,6 +70,9 @@ def pipeline(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
         monkeypatch.setattr(f"tickwheel_cli.pipeline.{name}.open_spark", ours)
 
     def run(*words: str, catch: bool = False) -> Result:
-        return CliRunner().invoke(root, ["pipeline", *words], standalone_mode=False, catch_exceptions=catch)
+        with mock.patch.dict(os.environ):  # options such as `--token-file` are left there for the tasks
+            return CliRunner().invoke(
+                root, ["pipeline", *words], standalone_mode=False, catch_exceptions=catch
+            )
 
     return run

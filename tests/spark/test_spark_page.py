@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import tickwheel
 from tests.spark.conftest import Pipeline
+from tests.support.clients.certificates import Files
+from tests.support.flight.calling import wait_for_flight
 from tests.support.processes.daemon_harness import Daemon
+from tests.support.processes.guarded import Place
 from tests.support.spark.archives import work_off
+from tests.support.spark.object_store import object_store
 from tickwheel.spark import archive_messages
 
 if TYPE_CHECKING:
@@ -97,8 +105,44 @@ BEFORE = {
     "spark-reschedule": ["orders"],
     "spark-schedule": [],
 }
-PATHS = ("./data", "./report", "archive/", "reminders.csv", "calls.csv", "rejects")
+PATHS = ("./data", "./report", "archive/", "reminders.csv", "calls.csv", "rejects", "reminders.parquet")
 REMINDERS = "key,deliver_at,body\na,2031-05-01T09:00:00Z,x\nb,2031-05-01 09:00:00,y\n,1935403200000,z\n"
+CALLS = "when,text\n2031-05-01 09:00,x\n"
+BROKER, BUCKET = "tickwheels://broker.example:7411", "history"
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """The words of each `tickwheel pipeline` on a page, whose long lines go on with a backslash."""
+    text = "\n".join(blocks(f"{page}.md", "sh")).replace("\\\n", " ")
+    return [
+        shlex.split(line, comments=True)[2:]
+        for line in text.splitlines()
+        if line.startswith("tickwheel pipeline ")
+    ]
+
+
+@contextmanager
+def elsewhere(folder: Path) -> Iterator[dict[str, str]]:
+    """A broker on another machine, with tokens, TLS and Arrow Flight: what its words on the pages are here."""
+    files, place, token = Files(folder / "certificates"), Place(folder), folder / "pipeline.token"
+    token.write_text(place.create("pipeline", "publish:*"))
+    token.chmod(0o600)
+    tls = {"tls_certificate": files.certificate_path, "tls_key": files.key_path}
+    with place.daemon(flight=True, flight_listen="127.0.0.1:0", **tls) as daemon:
+        wait_for_flight(
+            str(daemon.wait_for_event("started", exactly=True)["flight"]),
+            tls_root_certs=Path(files.ca_path).read_bytes(),
+        )
+        yield {BROKER: daemon.tls_url, "pipeline.token": str(token), "ca.pem": files.ca_path}
+
+
+@contextmanager
+def history() -> Iterator[list[str]]:
+    """The bucket of the pages, and the words that lead to where it is here beside the region, which the page names."""
+    with object_store() as store:
+        store.bucket(BUCKET)
+        options = {name: value for name, value in store.options().items() if name != "region"}
+        yield [word for name, value in options.items() for word in ("--fs", f"{name}={value}")]
 
 
 @pytest.mark.parametrize("page", BEFORE)
@@ -106,16 +150,24 @@ def test_the_commands_of_a_page(
     page: str, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "reminders.csv").write_text(REMINDERS)
-    (tmp_path / "calls.csv").write_text("when,text\n2031-05-01 09:00,x\n")
-    lines = [line.split("#")[0] for block in blocks(f"{page}.md", "sh") for line in block.splitlines()]
-    commands = [shlex.split(line)[2:] for line in lines if line.startswith("tickwheel pipeline ")]
+    (tmp_path / "calls.csv").write_text(CALLS)
+    reminders = {"key": ["a"], "deliver_at": [datetime(2031, 5, 1, tzinfo=UTC)], "body": ["x"]}
+    parquet.write_table(pa.table(reminders), tmp_path / "reminders.parquet")
+    commands = commands_of(page)
     assert commands
-    with Daemon(tmp_path / "data") as daemon, tickwheel.sync.Client(daemon.url) as client:
+    with ExitStack() as stack:
+        daemon = stack.enter_context(Daemon(tmp_path / "data"))
+        client = stack.enter_context(tickwheel.sync.Client(daemon.url))
         monkeypatch.setenv("TICKWHEEL_URL", daemon.url)
-        for topic in BEFORE[page]:
-            client.send_many(topic, [b"1", b"2", b"3"])
-            work_off(client, topic, 2)
+        here = {path: str(tmp_path / path) for path in PATHS} | {"30d": "0s"}
+        if any(BROKER in words for words in commands):
+            here |= stack.enter_context(elsewhere(tmp_path / "elsewhere"))
+        store: list[str] = []
+        if any(f"s3://{BUCKET}" in word for words in commands for word in words):
+            store = stack.enter_context(history())
         for words in commands:
-            assert (
-                pipeline(*(str(tmp_path / word) if word in PATHS else word for word in words)).exit_code == 0
-            )
+            for topic in BEFORE[page]:
+                client.send_many(topic, [b"1", b"2", b"3"])
+                work_off(client, topic, 2)
+            more = store if any("s3://" in word for word in words) else []
+            assert pipeline(*(here.get(word, word) for word in words), *more).exit_code == 0

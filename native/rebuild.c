@@ -20,6 +20,15 @@ int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, 
     return (int64_t)n;
 }
 
+int tw_rows_used(const tw_store *store, uint64_t from_id, uint64_t end_id, uint64_t *first, uint64_t *last) {
+    while (from_id < end_id && store->rows[from_id].state == TW_NONE) from_id++;
+    if (from_id >= end_id) return 0;
+    *first = from_id;
+    while (store->rows[end_id - 1].state == TW_NONE) end_id--;
+    *last = end_id - 1;
+    return 1;
+}
+
 static void count_messages(tw_store *store) {
     uint64_t stop = store->first_id;
     for (uint64_t id = store->first_id; id < store->next_id; id++) {

@@ -84,7 +84,7 @@ typedef struct {
     uint64_t end;
 } tw_gap;
 
-enum { TW_MOST_GAPS = 64 };
+enum { TW_MOST_GAPS = 64, TW_SPARSE_IDS = 1024 };
 
 /* `count` consecutive values from `first` that share epoch and time. */
 typedef struct {
@@ -228,6 +228,10 @@ typedef struct {
     uint64_t first_id;    /* everything below is gone */
     tw_gap   gaps[TW_MOST_GAPS]; /* in order: ids that were and are given to no message of this log; they have no rows */
     uint32_t gaps_count;
+    const tw_gap *empty; /* in order and apart: ids whose messages are gone; a bulk job alone may still bring some */
+    uint64_t      empty_count;
+    const uint8_t *has_space; /* by TW_SPARSE_IDS ids: whether their rows have disk space, below sparse_end; a replay asks for it */
+    uint64_t       sparse_end;
     const uint8_t *foreign; /* what is being taken in: position TW_FOREIGN + p is at foreign + p */
     uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
     uint64_t adopted_end_id;
@@ -455,13 +459,39 @@ int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_
 TW_INTERNAL const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
 /* A group's row of a message; NULL: it has none. */
 TW_INTERNAL const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
-/* Moves *id out of a gap; returns where the next gap begins, or `end`: rows up to there may be looked at. */
-static inline uint64_t tw_rows_until(const tw_store *store, uint64_t *id, uint64_t end) {
-    for (uint32_t g = 0; g < store->gaps_count; g++) {
-        if (*id < store->gaps[g].start) return store->gaps[g].start < end ? store->gaps[g].start : end;
-        if (*id < store->gaps[g].end) *id = store->gaps[g].end;
+/* The first of some gaps, in order, that ends behind an id; `count` if there is none. */
+static inline uint64_t tw_gap_behind(const tw_gap *gaps, uint64_t count, uint64_t id) {
+    uint64_t first = 0;
+    while (first < count) {
+        uint64_t middle = first + (count - first) / 2;
+        if (gaps[middle].end > id) count = middle;
+        else first = middle + 1;
     }
-    return end;
+    return first;
+}
+/* Moves *id out of gaps and empty stretches; returns where the next of them begins, or `end`: rows up to there may be
+ * looked at. */
+static inline uint64_t tw_rows_until(const tw_store *store, uint64_t *id, uint64_t end) {
+    const tw_gap  *lists[] = {store->gaps, store->empty};
+    const uint64_t counts[] = {store->gaps_count, store->empty_count};
+    uint64_t       stop = end, at;
+    do {
+        at = *id;
+        stop = end;
+        for (int l = 0; l < 2; l++) {
+            uint64_t g = tw_gap_behind(lists[l], counts[l], *id);
+            if (g == counts[l]) continue;
+            if (lists[l][g].start <= *id) *id = lists[l][g].end;
+            else if (lists[l][g].start < stop) stop = lists[l][g].start;
+        }
+    } while (*id != at);
+    return stop;
+}
+/* Whether a replay may fill a row below rows_allocated: it has disk space, and lies in no stretch that is left out. */
+static inline int tw_may_fill(const tw_store *store, uint64_t id) {
+    if (id < store->sparse_end && !store->has_space[id / TW_SPARSE_IDS]) return 0;
+    if (!store->empty_count || id >= store->empty[store->empty_count - 1].end) return 1;
+    return id < store->empty[tw_gap_behind(store->empty, store->empty_count, id)].start;
 }
 /* Of the deliveries of a message those that are no attempts, counted as those to come will be: an epoch that lies at or
  * below the fence was given in another past, and the next one follows the fence. */
@@ -620,6 +650,8 @@ int      tw_finish_frame(uint8_t *frame, uint64_t payload_bytes, uint32_t type, 
 /* Lists scheduled messages from *from_id on (which moves). */
 int64_t  tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t capacity,
                       int64_t *due_ms, uint64_t *ids, uint32_t *versions);
+/* The first and the last message in [from_id, end_id) whose row holds something; 0 if there is none. */
+int      tw_rows_used(const tw_store *store, uint64_t from_id, uint64_t end_id, uint64_t *first, uint64_t *last);
 /* Lanes and counters of all topics. 0, or -1: an arrival names a message that is not in the table. */
 int      tw_rebuild_topics(tw_store *store);
 /* Enters the keys of [*from_id, end_id) into the index. Returns 0 when done, TW_STOP_NEED_KEYS with *need. */

@@ -7,8 +7,9 @@ background tasks are runners.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from timerlog.files.mapped_file import Region
@@ -47,6 +48,27 @@ class WriteBack:
     region: Region
     start_bytes: int
     end_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All machines that follow the log get the files of a job, which are no part of it yet. The job goes on when they
+    have them, or when a file could not be read: then ``failed`` was called. Without files: nothing comes of the job.
+    """
+
+    job: bytes
+    failed: Callable[[OSError], None]
+    paths: tuple[Path, ...] = ()
+    segment_bytes: int = 0
+
+    def ranges(self, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """All bytes of the files, each of which begins at a multiple of ``segment_bytes``. Raises ``OSError``."""
+        for number, path in enumerate(self.paths):
+            with path.open("rb", buffering=0) as file:
+                at = number * self.segment_bytes
+                while data := file.read(max_bytes):
+                    yield at, data
+                    at += len(data)
 
 
 class Pace:

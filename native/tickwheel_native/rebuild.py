@@ -10,6 +10,13 @@ from tickwheel_native.arrays import Int64s, Store, UInt32s, UInt64s, int64s, uin
 NEED_KEYS: Final = lib.TW_STOP_NEED_KEYS
 
 
+def used(store: Store, from_id: int, end_id: int) -> tuple[int, int] | None:
+    """The first and the last message in a range, whose rows have addresses, that is there; None: there is none."""
+    first, last = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    is_used = lib.tw_rows_used(store, from_id, end_id, first, last)
+    return (int(first[0]), int(last[0])) if is_used else None
+
+
 def topics(store: Store) -> bool:
     """Lanes and counters; False when an arrival names a message that is not in the table."""
     return lib.tw_rebuild_topics(store) == 0

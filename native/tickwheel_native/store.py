@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native._native import ffi, lib
-from tickwheel_native.arrays import Store, UInt8s, UInt16s, UInt32s
+from tickwheel_native.arrays import Store, UInt8s, UInt16s, UInt32s, UInt64s
 
 #: Memory that C uses as long as a store points to it.
 Memory: TypeAlias = Any
@@ -63,6 +63,16 @@ def use_staging(store: Store, staging: UInt8s) -> None:
 def use_rows(store: Store, address: int, start: int) -> None:
     """``address``: where the first one would be; ``start``: the first that has an address."""
     store.rows, store.rows_start = ffi.cast("tw_row *", address), start
+
+
+def use_empty_rows(store: Store, stretches: UInt64s) -> None:
+    """``stretches``: the first id of each and that behind its last, in order and apart. The caller keeps the array."""
+    store.empty, store.empty_count = ffi.cast("tw_gap *", stretches.ctypes.data), len(stretches) // 2
+
+
+def use_sparse_rows(store: Store, has_space: UInt8s, end: int) -> None:
+    """``has_space``: of rows below ``end``, by blocks of TW_SPARSE_IDS. The caller keeps the array."""
+    store.has_space, store.sparse_end = ffi.cast("uint8_t *", has_space.ctypes.data), end
 
 
 def use_arrivals(store: Store, topic_id: int, address: int, start: int) -> None:

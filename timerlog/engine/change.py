@@ -307,13 +307,11 @@ class Change:
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which messages of a group can be redelivered, and which wait for their delivery anyway."""
         group = self._tables.groups[group_id]
-        reached = seqs < int(self._native.groups[group_id].allocated)
-        rows = group.deliveries.take(np.where(reached, seqs, 0))
-        states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED)
-        is_acked, is_dead = states == DeliveryState.ACKED, states == DeliveryState.DEAD
+        rows = group.deliveries.take_reached(seqs)
+        is_acked, is_dead = rows["state"] == DeliveryState.ACKED, rows["state"] == DeliveryState.DEAD
         # What was acked while it stood in the chain of redeliveries stands there still, and is passed over there.
         waits = (rows["flags"] & (IN_RETRY | POSTPONED) == IN_RETRY) & ~is_acked & ~is_dead & (not postpone)
-        untouched = states == DeliveryState.UNTOUCHED
+        untouched = rows["state"] == DeliveryState.UNTOUCHED
         is_its_own = (
             seqs >= group.record.start_seq
         )  # what lies before, it may have been given before it was moved

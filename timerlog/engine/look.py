@@ -226,7 +226,7 @@ class Look:
         record = str(group.record).replace(_AS_BEFORE, "")
         digest.update(f"{record} {counts.deliveries} {counts.acked}".encode())
         first = int(self._native.topics[group.record.topic_id].first_seq)
-        rows = group.deliveries.items[first : counts.high_seq]
+        rows = group.deliveries.items[first : min(counts.high_seq, group.deliveries.capacity)]
         touched = np.flatnonzero(rows["state"])
         digest.update((touched + first).data)
         for field in ("time_ms", "epoch", "base_epoch", "state"):

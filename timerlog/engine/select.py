@@ -157,7 +157,7 @@ class Select:
         self, group_id: int, seqs: UInt64Array, names: npt.NDArray[np.uint8], wanted: Filter
     ) -> Mask:
         done: Mask = np.isin(names, _DONE)
-        times_ms = self._tables.groups[group_id].deliveries.take(np.where(done, seqs, 0), "time_ms")
+        times_ms = self._tables.groups[group_id].deliveries.take_reached(seqs, "time_ms")
         return done & (times_ms >= wanted.done_from_ms) & (times_ms < wanted.done_until_ms)
 
     def browse(self, ids: UInt64Array, now_ms: int, max_body_bytes: int) -> list[dict[str, Any]]:
@@ -262,12 +262,11 @@ def delivery_states(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
     """(index in STATES, how often they were delivered) of messages in a group; a lease that has ended counts
     as waiting."""
-    reached = seqs < int(tables.native.groups[group_id].allocated)
-    rows = tables.groups[group_id].deliveries.take(np.where(reached, seqs, 0).astype(np.intp))
-    states = np.where(reached, rows["state"], DeliveryState.UNTOUCHED).astype(np.uint8)
+    rows = tables.groups[group_id].deliveries.take_reached(seqs)
+    states = rows["state"].copy()
     ended = (states == DeliveryState.LEASED) & (
         (rows["time_ms"] <= now_ms) | (rows["flags"] & IN_A_CHAIN != 0)
     )
     states[ended] = DeliveryState.WAITING
     fence = np.uint32(tables.native.groups[group_id].fence)
-    return states, np.where(reached & (rows["epoch"] > fence), rows["epoch"] - fence, 0).astype(np.uint32)
+    return states, np.where(rows["epoch"] > fence, rows["epoch"] - fence, 0).astype(np.uint32)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from timerlog.errors import DiskFull, LogFailed, LogFull, NoDataDirectory, TooMa
 
 #: Of a data directory.
 LOG_FOLDER: Final = "commitlog"
+#: Of a replica: the files of a bulk job that its owner is taking in.
+STAGED_FOLDER: Final = "staged"
+_ASIDE: Final = f"{STAGED_FOLDER}."
 
 
 class SegmentFile(Protocol):
@@ -58,6 +62,18 @@ class Disk(Protocol):
 
     def adopt_segment(self, base: int, source: Path) -> None:
         """Gives a file, which stays where it is, a second name as a segment. Raises ``OSError``."""
+
+    def open_staged(self, number: int) -> SegmentFile:
+        """A file that may become a segment; it is made if there is none. Raises ``DiskFull``."""
+
+    def link_staged(self, number: int, base: int) -> None:
+        """Makes such a file the segment that begins at a position."""
+
+    def drop_staged(self) -> None:
+        """Sets all such files aside, at once."""
+
+    def sweep_staged(self) -> bool:
+        """Deletes one of those that were set aside; whether there was one."""
 
     def sync_directory(self) -> None: ...
 
@@ -226,7 +242,7 @@ class FileDisk:
     def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         """``read_only``: of a directory that is looked at, and may be one that cannot be written."""
         self.directory, self._read_only = directory, read_only
-        self._log_directory = directory / LOG_FOLDER
+        self._log_directory, self._staged = directory / LOG_FOLDER, directory / STAGED_FOLDER
         if not read_only:
             self._log_directory.mkdir(mode=0o750, exist_ok=True)
 
@@ -244,6 +260,28 @@ class FileDisk:
 
     def adopt_segment(self, base: int, source: Path) -> None:
         os.link(source, self._path(base))
+
+    def open_staged(self, number: int) -> SegmentFile:
+        self._staged.mkdir(mode=0o750, exist_ok=True)
+        return FileSegment(self._staged / segment_name(number), create=True)
+
+    def link_staged(self, number: int, base: int) -> None:
+        (self._staged / segment_name(number)).rename(self._path(base))
+
+    def drop_staged(self) -> None:
+        if self._staged.is_dir():
+            numbers = itertools.count()
+            aside = (self.directory / f"{_ASIDE}{number}" for number in numbers)
+            self._staged.rename(next(path for path in aside if not path.exists()))
+
+    def sweep_staged(self) -> bool:
+        for folder in self.directory.glob(f"{_ASIDE}*"):
+            for path in folder.iterdir():
+                path.unlink()
+                return True
+            folder.rmdir()
+            return True
+        return False
 
     def sync_directory(self) -> None:
         for path in (self._log_directory, self.directory):

@@ -33,6 +33,16 @@ class Items:
         found[there] = column[numbers[there]]
         return found
 
+    def take_below(self, end: int, numbers: Numbers, field: str | None = None) -> Array:
+        """As ``take``; zeros of items from ``end`` on."""
+        is_below = numbers < end
+        if is_below.all():
+            return self.take(numbers, field)
+        dtype = self.array.dtype if field is None else self.array[field].dtype
+        found, there = np.zeros(len(numbers), dtype), np.flatnonzero(is_below)
+        found[there] = self.take(numbers[there], field)
+        return found
+
     def at(self, number: int) -> Any:
         """A copy of one item."""
         return self.take(np.array([number], np.int64))[0]

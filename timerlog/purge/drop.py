@@ -112,6 +112,9 @@ class Dropper:
             yield from self._save({})
         for pieces in self.reclaim.steps():
             left = [piece for piece in pieces if piece[0].leave(piece[1], piece[2])]
+            for region, start, end in left:
+                if region is self._tables.messages.region:
+                    self._tables.sparse.given_back(*self._tables.messages.items_of(start, end))
             yield FreeTicket(left) if left else None
 
     def raise_first(self) -> Steps:

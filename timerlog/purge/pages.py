@@ -7,7 +7,7 @@ C functions look before they write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from timerlog.files.mapped_file import Region
 from timerlog.files.window import PAGE_BYTES
 from timerlog.layout import HEADER_BYTES, UInt64Array
 from timerlog.tables.table import Table
-from timerlog.tables.tables import Tables
+from timerlog.tables.tables import Tables, spans
 
 #: Half a megabyte at a time, so that nothing that touches the file waits long.
 _PAGES_A_STEP: Final = 128
@@ -81,7 +81,9 @@ class Reclaim:
     def _sweep(self) -> Iterator[list[Piece]]:
         """All pages that may be empty, besides those below the first message that is there."""
         tables, native = self._tables, self._tables.native
-        for span in tables.spans(int(native.first_id), tables.messages.capacity, tables.messages.capacity):
+        for span in spans(
+            tables.gaps, int(native.first_id), tables.messages.capacity, tables.messages.capacity
+        ):
             yield from self._sweep_range(tables.messages, *span, None)
         for group_id, group in list(tables.groups.items()):
             table, topic_id = group.deliveries, group.record.topic_id
@@ -103,8 +105,9 @@ class Reclaim:
     def _free_below(self) -> Iterator[list[Piece]]:
         """What lies before the first message that is still there, in the MessageTable and in each topic."""
         tables, native = self._tables, self._tables.native
-        for start, stop in tables.spans(0, int(native.first_id), tables.messages.capacity):
-            yield from self._free_range(tables.messages, stop, start)
+        for start, stop in spans(tables.gaps, 0, int(native.first_id), tables.messages.capacity):
+            # A job whose ids lie there may come between two steps: the first message is one of its own then.
+            yield from self._free_range(tables.messages, stop, start, lambda: int(native.first_id))
         for topic_id in list(tables.topics):
             topic, first = tables.topics.get(topic_id), int(native.topics[topic_id].first_seq)
             if topic is None:
@@ -115,15 +118,23 @@ class Reclaim:
                 if group is not None and not _in_chains(tables, group_id):
                     yield from self._free_range(group.deliveries, first)
 
-    def _free_range(self, table: Table, end: int, start: int = 0) -> Iterator[list[Piece]]:
-        """Frees the pages that hold only items below ``end``, from ``start`` on, below which all was freed."""
+    def _free_range(
+        self, table: Table, end: int, start: int = 0, limit: Callable[[], int] | None = None
+    ) -> Iterator[list[Piece]]:
+        """Frees the pages that hold only items below ``end``, from ``start`` on, below which all was freed. ``limit``:
+        asked at each step, nothing is freed from there on."""
         is_first = table not in self._freed
         start, end = max(start, self._freed.get(table, 0)), min(end, table.capacity)
         page = max(HEADER_BYTES, HEADER_BYTES + start * table.dtype.itemsize) // PAGE_BYTES
         last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
         if is_first and last - page > _MANY_PAGES:  # another process has freed years of it
             page = max(page, table.region.first_data(page * PAGE_BYTES) // PAGE_BYTES)
-        while page < last and table.region.is_open:
+        while table.region.is_open:
+            if limit is not None:
+                end = min(end, limit())
+                last = (HEADER_BYTES + end * table.dtype.itemsize) // PAGE_BYTES
+            if page >= last:
+                break
             stop = min(last, page + _PAGES_A_STEP)
             yield [(table.region, page * PAGE_BYTES, stop * PAGE_BYTES)]
             page = stop

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import log as native_log
-from tickwheel_native import purge
+from tickwheel_native import purge, rebuild
 from timerlog.background import WaitDurable
 from timerlog.commitlog.healing import Scrub
 from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
@@ -42,6 +42,7 @@ from timerlog.layout import (
     UInt64Array,
 )
 from timerlog.purge.drop import Dropper, Pause, Steps
+from timerlog.tables.empty_rows import Look
 
 STEP_BYTES: Final = 256 * 1024
 STEP_MESSAGES: Final = 1_024
@@ -209,14 +210,17 @@ class Purger:
         count = len(survey.bases)
         survey.live, survey.live_bytes, survey.dead = (np.zeros(count, np.uint64) for _ in range(3))
         current, sizes = survey.bases[-1], log.sizes()
-        spans = self._tables.spans(int(self._native.first_id), self._tables.next_id, _SURVEY_ROWS)
-        for at, stop in spans:
+        first_id, end_id = int(self._native.first_id), self._tables.next_id
+        look = Look(first_id)
+        for at, stop in self._tables.spans(first_id, end_id, _SURVEY_ROWS):
+            look.piece(rebuild.used(self._native, at, stop))
             purge.survey(
                 self._native, at, stop, self._now_ms, survey.bases[0], log.segment_bytes,
                 survey.live, survey.live_bytes, survey.dead,
             )  # fmt: skip
             self._surveyed_rows += stop - at
             yield None
+        self._tables.empty.put(look.found(end_id))
         used = [sizes[base] for base in survey.bases[:-1]] + [max(0, log.appended_position - current)]
         survey.bytes_used = np.array(used, np.uint64)
 

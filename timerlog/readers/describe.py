@@ -114,7 +114,7 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
             topics=list(state.topics.values()),
             groups=[group for group in state.groups.values() if group.topic_id in state.topics],
             timeline=state.timeline,
-            gaps=state.gaps,
+            gaps=sorted([*state.gaps, *state.empty]),
         ),
         first_position=first.base + SEGMENT_HEADER_BYTES,
         end_position=end,
@@ -179,6 +179,7 @@ class _State:
     durable: int  #: the highest position that a MARK names
     timeline: int  #: see ``Description``
     gaps: list[tuple[int, int]]
+    empty: list[tuple[int, int]]  #: ids of which all messages are gone: see ``timerlog.tables.empty_rows``
     #: Positions and ids of messages that lie behind it, in parts.
     pending: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
 
@@ -192,6 +193,7 @@ class _State:
             durable=found.durable_position,
             timeline=found.base.timeline,
             gaps=list(found.base.gaps),
+            empty=list(found.empty),
         )
 
     def next_id_at(self, position: int) -> int:
@@ -212,6 +214,13 @@ class _State:
         for group_id, group in self.groups.items():
             fence = max(group.fence or 0, record.epoch_floor)
             self.groups[group_id] = msgspec.structs.replace(group, fence=fence)
+
+    def leave_empty(self, ids: Int64Array) -> None:
+        """There are messages of these ids: a bulk job was taken in."""
+        if self.empty and ids.min() < self.empty[-1][1]:
+            ids = np.sort(ids)
+            counts = np.diff(np.searchsorted(ids, np.array(self.empty, np.int64)), axis=1)[:, 0]
+            self.empty = [stretch for stretch, count in zip(self.empty, counts, strict=True) if not count]
 
     def forget_durable(self) -> None:
         """Keeps only messages behind the last mark: that is all that may be asked for."""
@@ -242,6 +251,7 @@ def _note(log: LogView, positions: Int64Array, state: _State) -> None:
         state.pending.append((positions[is_message], ids))
         state.next_id = max(state.next_id, int(ids[-1]) + 1)
         # What was taken in as a whole has ids from before.
+        state.leave_empty(ids)
         state.first_id = min(state.first_id, int(ids.min()))
     others = np.flatnonzero(~is_message)
     for position, head in zip(positions[others].tolist(), heads[others], strict=True):

@@ -76,7 +76,7 @@ def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
         topics=[topic.record for topic in tables.topics.values()],
         groups=[group.record for group in tables.groups.values()],
         timeline=tables.timeline,
-        gaps=tables.gaps,
+        gaps=tables.left_out,
     )
 
 

@@ -69,6 +69,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[int, int] = {}  #: base → size in bytes; files only grow, so a shorter one was damaged
     tables: dict[str, int] = {}  #: file name → size in bytes, of the derived files
     sums: dict[str, int] = {}  #: of a clean one: file name → checksum, of the derived files
+    #: Message ids from, to below which all messages are gone: see ``timerlog.tables.empty_rows``.
+    empty: list[tuple[int, int]] = []
     #: Of a replica. An owner has none: what it appended last may not count.
     place: Place | msgspec.UnsetType = msgspec.UNSET
 
@@ -194,6 +196,7 @@ class Checkpoints:
             segments={base: size for base, size in self._log.sizes().items() if base >= self.trimmed},
             tables=tables.sizes(),
             sums=tables.sums() if clean else {},
+            empty=tables.empty.stretches,
             place=self.place,
         )
 

@@ -10,6 +10,7 @@ from timerlog.tables.tables import Tables
 def derive(tables: Tables, *, keys_are_kept: bool) -> None:
     """Makes it anew. ``keys_are_kept``: the key index is as the tables are. Raises ``DamagedLog``."""
     native = tables.native
+    tables.find_empty_rows()
     native.keeps_keys = False  # from here on who appends a message enters its key
     if not rebuild.topics(native):
         raise DamagedLog("a topic names a message that the log does not hold")

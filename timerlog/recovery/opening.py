@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -361,9 +361,10 @@ class Recovery:
                     refuse_newer_tables(self._directory)
                 remove_derived_files(self._directory)
             (self._directory / "topics").mkdir(mode=0o750, exist_ok=True)
-        base = None if trusted is None else trusted.base
-        gaps, first_id = ((), 0) if base is None else (base.gaps, base.first_id)
-        return Tables(self._directory, self.log_id, self._settings, self._reserve, gaps, first_id)
+        known: dict[str, Any] = {}
+        if trusted is not None:
+            known = {"gaps": trusted.base.gaps, "first_id": trusted.base.first_id, "empty": trusted.empty}
+        return Tables(self._directory, self.log_id, self._settings, self._reserve, **known)
 
     def _first_record(self) -> int:
         first = min(self._headers) + SEGMENT_HEADER_BYTES

@@ -33,6 +33,7 @@ class Replayer:
         follows. Otherwise it is left alone."""
         self._addresses, self._tables, self._applier = addresses, tables, applier
         tables.native.keeps_keys = keeps_keys
+        tables.sparse.expect(min(tables.next_id, tables.messages.capacity))
         native_log.read_from(tables.native, addresses.pointer)
         # Nothing is staged yet: every position is read from the segments.
         tables.native.staging_position = tables.native.log_readable = END_POSITION

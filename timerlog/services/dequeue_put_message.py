@@ -93,6 +93,8 @@ class DequeuePutMessage:
 def _each_once(ids: UInt64Array) -> UInt64Array:
     """A message has two timers that are alike where its topic got another spread and the old one again, and where its
     version has come round."""
+    if (ids[1:] > ids[:-1]).all():  # as most batches are
+        return ids
     in_order = np.sort(ids)
     if (in_order[1:] != in_order[:-1]).all():
         return ids

@@ -104,6 +104,11 @@ class Table:
         """Where the items from ``first`` to below ``end`` begin and end in the file, in bytes."""
         return HEADER_BYTES + first * self.dtype.itemsize, HEADER_BYTES + end * self.dtype.itemsize
 
+    def items_of(self, start: int, end: int) -> tuple[int, int]:
+        """The items, from and to below, of which a part lies in these bytes of the file."""
+        size = self.dtype.itemsize
+        return max(0, start - HEADER_BYTES) // size, -(-max(0, end - HEADER_BYTES) // size)
+
     @property
     def capacity(self) -> int:
         return (self.region.allocated_bytes - HEADER_BYTES) // self.dtype.itemsize
@@ -112,6 +117,10 @@ class Table:
         """Copies of items below ``capacity``, or of one of their fields: zeros of those that have no addresses any
         more. So are ``at`` and ``between``."""
         return self._all.take(numbers, field)
+
+    def take_reached(self, numbers: Numbers, field: str | None = None) -> Array:
+        """As ``take``; zeros also of items that the table does not reach."""
+        return self._all.take_below(self.capacity, numbers, field)
 
     def at(self, number: int) -> Any:
         return self._all.at(number)

@@ -47,9 +47,11 @@ from timerlog.layout import (
 from timerlog.names import DEAD_SUFFIX, shard_bytes
 from timerlog.settings import DEFAULT_PRIORITY, FOREVER_MS, StoreSettings, effective_settings
 from timerlog.tables.answers import RememberedAnswers
+from timerlog.tables.empty_rows import LEAST_IDS, EmptyRows, Look, Stretch
 from timerlog.tables.histories import Failures, RecentTransactions
 from timerlog.tables.key_index import KeyIndex
 from timerlog.tables.name_fences import NameFences
+from timerlog.tables.sparse_rows import SparseRows
 from timerlog.tables.table import Table
 
 #: How much longer a table may become before it moves, in bytes of addresses.
@@ -90,11 +92,13 @@ class Tables:
         log_id: int,
         settings: StoreSettings,
         lender: Lender | None = None,
+        *,
         gaps: Sequence[tuple[int, int]] = (),
         first_id: int = 0,
+        empty: Sequence[Stretch] = (),
     ) -> None:
         """``gaps``: of the ids, as far as they are known; see ``leave_gap``. ``first_id``: no message is there below it
-        that is in the tables."""
+        that is in the tables. ``empty``: stretches of ids whose messages are gone."""
         max_topics, max_groups = settings.max_topics, settings.max_groups
         self.directory = directory
         self._lender = lender
@@ -132,6 +136,7 @@ class Tables:
         self._topic_structs = native_store.make_topics(self.native, max_topics + 1)
         self._group_structs = native_store.make_groups(self.native, max_groups + 1)
         self.native.next_id = self.native.first_id = 1
+        self.empty = EmptyRows(self.native, empty)
         self.messages = Table(
             self._path("messages.table"),
             ROWS_MAGIC,
@@ -144,6 +149,7 @@ class Tables:
             lowest=lambda: int(self.native.first_id),
             moved=self._use_rows,
         )
+        self.sparse = SparseRows(self.native, self.messages)
         with ExitStack() as undo:  # a start that fails and is tried again must not use up the address space
             undo.callback(self.messages.region.close)
             self.keys = KeyIndex(self._path("keys.index"), self.native, lender)
@@ -236,10 +242,13 @@ class Tables:
         self.messages.ensure(rows)
         if first_id is not None:
             self.messages.reach_down(first_id)
+            self.empty.leave(first_id, rows)
+            self.sparse.fill(first_id, rows)
         self.native.rows_allocated = min(self.messages.capacity, MAX_ID + 1)
 
     def refill_rows(self, first_id: int, end_id: int) -> None:
-        """Makes sure that rows can be written, also where disk space was given back. Raises ``DiskFull``."""
+        """Makes sure that rows can be filled, also where disk space was given back. Raises ``DiskFull``."""
+        self.empty.leave(first_id, end_id)
         self.messages.region.refill(*self.messages.span(first_id, end_id))
 
     def start_rows(self, first_id: int, next_id: int, gaps: Sequence[tuple[int, int]] = ()) -> None:
@@ -247,6 +256,8 @@ class Tables:
         are there already, they say themselves which is the first."""
         native, is_empty = self.native, self.next_id <= first_id
         self.messages.start_at(first_id)
+        if next_id > self.messages.capacity:
+            self.sparse.leave_to(self.next_id, next_id)
         for start, end in gaps:
             self.leave_gap(start, end)
         self.ensure_rows(next_id)
@@ -278,9 +289,24 @@ class Tables:
         self.ensure_rows(end)
         native.next_id = max(int(native.next_id), end)
 
+    @property
+    def left_out(self) -> list[tuple[int, int]]:
+        """Ids from, to below which there is no message: gaps and empty stretches, in order of where they begin."""
+        return sorted([*self.gaps, *self.empty.stretches])
+
     def spans(self, start: int, end: int, step: int) -> Iterator[tuple[int, int]]:
-        """The ids from ``start`` to below ``end`` without gaps, in pieces of at most ``step``."""
-        return spans(self.gaps, start, end, step)
+        """The ids from ``start`` to below ``end`` that may have messages, in pieces of at most ``step``."""
+        return spans(self.left_out, start, end, step)
+
+    def find_empty_rows(self) -> None:
+        """When all was replayed, goes through the table for the stretches in which all messages are gone."""
+        never_filled = self.sparse.done()
+        if never_filled:
+            self.empty.put(never_filled)
+        first_id, look = int(self.native.first_id), Look(int(self.native.first_id))
+        for start, end in self.spans(first_id, self.next_id, LEAST_IDS):
+            look.piece(rebuild.used(self.native, start, end))
+        self.empty.put(look.found(self.next_id))
 
     def begin_timeline(self, record: TimelineRecord) -> None:
         """Every receipt of before is stale from now on, also for groups that will be made."""
@@ -592,6 +618,22 @@ def spans(gaps: Sequence[tuple[int, int]], start: int, end: int, step: int) -> I
             yield start, min(start + step, stop)
             start = min(start + step, stop)
         start = max(start, gap_end)
+
+
+def parts(gaps: Sequence[tuple[int, int]], start: int, end: int, ids: int) -> Iterator[tuple[int, int]]:
+    """The same in parts of ``ids``, of which each goes on behind the gaps in it: few, however many gaps there are."""
+    first, count, stop = start, 0, start
+    for piece_start, piece_stop in spans(gaps, start, end, ids):
+        at, stop = piece_start, piece_stop
+        while at < stop:
+            first = first if count else at
+            taken = min(stop - at, ids - count)
+            at, count = at + taken, count + taken
+            if count == ids:
+                yield first, at
+                count = 0
+    if count:
+        yield first, stop
 
 
 def by_topic(topic_ids: npt.NDArray[np.uint16]) -> list[tuple[int, Int64Array]]:

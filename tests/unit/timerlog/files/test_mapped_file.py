@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -156,17 +158,24 @@ def is_memory(directory: Path) -> bool:
     return kind in ("tmpfs", "ramfs")
 
 
-def test_what_is_dirty_is_written_back(tmp_path: Path) -> None:
-    if is_memory(tmp_path.resolve()):
-        pytest.skip("temporary files are in memory here, where nothing is ever written back")
-    region = Region(tmp_path / "file", 8 * MIB)
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder for temporary files that outlive a start of the machine: `tmp_path` may be in memory."""
+    with tempfile.TemporaryDirectory(prefix="tickwheel-", dir="/var/tmp") as name:
+        if is_memory(Path(name).resolve()):
+            pytest.skip("/var/tmp is in memory here, where nothing is ever written back")
+        yield Path(name)
+
+
+def test_what_is_dirty_is_written_back(on_disk: Path) -> None:
+    region = Region(on_disk / "file", 8 * MIB)
     region.ensure(4 * MIB)
     region.array("u1", 0, 3 * MIB)[:] = 7
     assert dirty_kib(region.address) >= 3 * 1024
     region.write_back(0, 2 * MIB + 4096)
     assert dirty_kib(region.address) <= 1024
     assert (region.array("u1", 0, 3 * MIB) == 7).all()
-    (tmp_path / "file").unlink()
+    (on_disk / "file").unlink()
     region.write_back(0, 3 * MIB)
     region.close()
 

@@ -24,6 +24,7 @@ import trio
 
 from tickwheel_broker.bell import Bell
 from tickwheel_native import sync_thread
+from timerlog.background import Stage
 from timerlog.commitlog.durability import SyncTicket
 from timerlog.commitlog.log import CommitLog
 from timerlog.errors import TooManyOpenFiles
@@ -184,6 +185,10 @@ class Committer(Protocol):
         (SyncFailed); then the function that is returned returns, which waits for it. Where nothing begins at once, it
         is to be called once."""
 
+    async def stage(self, stage: Stage) -> None:
+        """Return once all machines that follow the log have the files of a job, or none of them, beside what is
+        committed meanwhile. Raises SyncFailed."""
+
     async def settle(self) -> None:
         """Return once no commit is under way any more, also none that was cancelled, and what is durable may be told.
         Raises SyncFailed."""
@@ -212,6 +217,9 @@ class DiskCommitter:
 
         self._runner.begin(ticket, end)
         return wait
+
+    async def stage(self, stage: Stage) -> None:
+        """See `Committer`: nobody follows."""
 
     async def settle(self) -> None:
         """See `Committer`: a sync runs to its end, also when it is cancelled."""
@@ -347,6 +355,10 @@ class GroupCommit:
             return
         while self._store.log.durable_position < position:
             await self.sync_once()
+
+    async def stage(self, stage: Stage) -> None:
+        """See `Committer`."""
+        await self._committer.stage(stage)
 
     async def run(self) -> None:
         """Sync until cancelled. Raises SyncFailed when the disk fails."""

@@ -8,7 +8,8 @@ Each is one task; the arrows are bounded memory channels of batches. A batch is 
 numpy arrays, so Python runs a few times a batch. When a channel is full, the service before it waits; when
 EnqueueGet waits, the backlog grows, and when the backlog is over its limit, producers wait: memory stays
 bounded from end to end. A few messages, while nothing else is on its way, need no channel: one task takes them
-through all services, and they come as much earlier as the other tasks would have waited for their turn.
+through all services, and they come as much earlier as the other tasks would have waited for their turn. After a few
+messages that had to take the channels, their service waits until they have passed, so that the next ones go straight.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ _log = logs.get_logger("services")
 class Queue(Generic[B]):
     """A bounded channel between two services, which can be looked into."""
 
-    def __init__(self) -> None:
+    def __init__(self, passed: Callable[[], object]) -> None:
+        """`passed` is called whenever its consumer is done with a batch."""
+        self._tell_passed = passed
         self.batches: deque[B] = deque()
         """What is in it or waits to get in; the first one stays until its consumer is done with it."""
         self.passed = 0
@@ -74,6 +77,7 @@ class Queue(Generic[B]):
             self.batches.popleft()
             self.passed += 1
             self._is_at_work = False
+            self._tell_passed()
         batch = await self._out.receive()
         self._is_at_work = True
         return batch
@@ -117,9 +121,10 @@ class Services:
         self._durable_moved = Bell()
         self._durable_moved.ring()
         self._backlog_fell = trio.lowlevel.ParkingLot()
-        self.pending = Queue[DueBatch]()
-        self.due = Queue[DueBatch]()
-        self.ready = Queue[ReadyBatch]()
+        self._batch_passed = trio.lowlevel.ParkingLot()
+        self.pending = Queue[DueBatch](self._batch_passed.unpark_all)
+        self.due = Queue[DueBatch](self._batch_passed.unpark_all)
+        self.ready = Queue[ReadyBatch](self._batch_passed.unpark_all)
         self.lateness_ms = engine.look.lateness_of_topics()
         """How late messages reached their topics."""
         self.damaged = 0
@@ -238,6 +243,7 @@ class Services:
     async def _to_enqueue_put(self, batch: DueBatch) -> None:
         if not self._goes_straight(batch):
             await self.pending.send(batch)
+            await self._let_pass(batch, self.pending, self.due, self.ready)
             return
         try:
             already_due = self._link(batch)
@@ -252,6 +258,7 @@ class Services:
     async def _to_dequeue_get_message(self, batch: DueBatch) -> None:
         if not self._goes_straight(batch):
             await self.due.send(batch)
+            await self._let_pass(batch, self.due, self.ready)
             return
         looked_up = self._look_up(batch)
         try:
@@ -264,6 +271,15 @@ class Services:
     def _goes_straight(self, batch: DueBatch) -> bool:
         is_busy = self.pending.batches or self.due.batches or self.ready.batches
         return not is_busy and len(batch) <= STRAIGHT_MESSAGES
+
+    async def _let_pass(self, batch: DueBatch, *queues: Queue[DueBatch] | Queue[ReadyBatch]) -> None:
+        """Wait until what is in the queues has passed, so that the next batch can go straight. A large batch could not,
+        and nobody waits after it."""
+        if len(batch) > STRAIGHT_MESSAGES:
+            return
+        end = self.ready.passed + sum(len(queue.batches) for queue in queues)
+        while self.ready.passed < end and any(queue.batches for queue in queues):
+            await self._batch_passed.park()
 
     async def _with_room(self, step: Callable[[], T]) -> T:
         """Do one step of a service; on a full disk nothing of it happened, so it is tried again until there

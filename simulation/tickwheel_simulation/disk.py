@@ -315,6 +315,18 @@ class View:
     def adopt_segment(self, base: int, source: Path) -> None:
         raise OSError(errno.EXDEV, "bulk jobs are not simulated")
 
+    def open_staged(self, number: int) -> OpenSegment:
+        raise AssertionError("no bulk job is simulated")
+
+    def link_staged(self, number: int, base: int) -> None:
+        raise AssertionError("no bulk job is simulated")
+
+    def drop_staged(self) -> None:
+        """There are none."""
+
+    def sweep_staged(self) -> bool:
+        return False
+
     def sync_directory(self) -> None:
         if self.step():
             self.disk.sync_directory()

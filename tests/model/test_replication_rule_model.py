@@ -27,7 +27,7 @@ def test_all_readers_agree_and_no_answer_is_taken_back(seed: int, steps: int) ->
 
 
 #: A node was started anew, and fenced for a term that it had owned before.
-TWICE_THE_SAME_TERM = (7_855, 239)
+TWICE_THE_SAME_TERM = (143, 243)
 
 
 def test_a_node_that_owns_a_term_twice_answers_only_for_its_own() -> None:
@@ -49,6 +49,7 @@ def test_runs_go_somewhere() -> None:
         world.run(300)
     assert sum(len(world.check()) > 20 for world in worlds) > 20
     assert sum(sum(bool(node.promised) for node in world.nodes) > 1 for world in worlds) > 20
+    assert sum(any(node.linked for node in world.nodes) for world in worlds) > 20
 
 
 class UnfinishedKept(Reader):
@@ -80,6 +81,28 @@ class GapIsFine(Reader):
         if head.kind is Kind.DATA and (head.term, head.node) == (state.term, state.node):
             self._go_to(replace(state, seq=head.seq))
         return Reader._is_expected(self, head)
+
+
+class StagedAfterAGap(Reader):
+    """STAGE counts whatever stands before it."""
+
+    def _is_expected(self, head: Head) -> bool:
+        state = self._expected
+        if head.kind is Kind.STAGE and (head.term, head.node) == (state.term, state.node):
+            self._go_to(replace(state, seq=head.seq, chain=head.chain))
+            return True
+        return Reader._is_expected(self, head)
+
+
+class LinkOutlivesFence(Reader):
+    """A FENCE leaves the links that its predecessor did not finish."""
+
+    def _fence(self, head: Head) -> Taken:
+        links = list(self._links)
+        taken = Reader._fence(self, head)
+        if taken.said is Said.FENCED:
+            self._links = links
+        return taken
 
 
 class BeatHidesGap(Reader):
@@ -128,7 +151,9 @@ class NumbersAlone(Confirmations):
         return self._advance()
 
 
-@pytest.mark.parametrize("reader", [UnfinishedKept, LowerTerm, GapIsFine, BeatHidesGap])
+@pytest.mark.parametrize(
+    "reader", [UnfinishedKept, LowerTerm, GapIsFine, StagedAfterAGap, LinkOutlivesFence, BeatHidesGap]
+)
 def test_a_defect_of_the_reader_is_found(reader: type[Reader]) -> None:
     # That an owner compares chains makes some of them harmless.
     for seed in range(SEEDS_A_DEFECT):

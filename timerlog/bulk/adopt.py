@@ -6,6 +6,7 @@ All of a job or nothing, while everything else goes on. A generator of small ste
    thread does that for the next segment, while
 2. the keys of a segment go into the index. Those that are in it already are the job's rejects; too many end the job.
 3. Rejected records are overwritten with FILL, headers say where the segments will lie; then all of it is on the disk.
+   Before that, all machines that follow the log get the files: what is rejected later is told with ADOPTED.
 4. One record, ADOPTED, and the segments have their names in the log. From here on a start reads them like any other.
 5. When that is on the disk, the rows become visible and their timers go onto the wheel.
 """
@@ -22,7 +23,7 @@ import msgspec
 import numpy as np
 
 from tickwheel_native import bulk, lib, memory, rebuild
-from timerlog.background import InThread, Join, Pace, WaitDurable, WriteBack
+from timerlog.background import InThread, Join, Pace, Stage, WaitDurable, WriteBack
 from timerlog.bulk.job import AdoptJob, AdoptReport, Keyed, Pause, Reject, Rejects, Steps
 from timerlog.bulk.job_files import JobFiles, clear_away
 from timerlog.bulk.write import Segment
@@ -41,6 +42,8 @@ STEP_MESSAGES: Final = 8_192
 SAMPLES: Final = 100
 _ROUNDS: Final = 3
 _PARTITIONS_A_STEP: Final = 8
+#: Of a job whose files were staged: so many messages with its keys may be sent until it is a part of the log.
+_MOST_LATE: Final = 20_000
 _WHY: Final = {
     lib.TW_BULK_BAD_RECORD: "a record is damaged",
     lib.TW_BULK_BAD_ID: "a message has a number that is not its own",
@@ -144,6 +147,11 @@ class _Adoption:
         self._noted: Rejects | None = None
         self._rejected_ids = np.empty(0, np.uint64)
         self._rejected_before = 0
+        #: So many rejects are filled in the files.
+        self._filled = 0
+        self._is_staged = False
+        #: Where records were filled after all nodes had the files, and their checksums.
+        self._late_fills: list[tuple[int, int]] = []
         self._racers_from = 0
         self._bases: list[int] = []
         self._failure: Exception | None = None
@@ -174,6 +182,8 @@ class _Adoption:
         except Exception:
             yield Join()
             yield from self.forget_all()
+            if self._is_staged:
+                yield Stage(self._files.job_id, self._fail)
             raise
         yield WaitDurable(self._log.appended_position)
         yield from self._make_visible()
@@ -274,18 +284,27 @@ class _Adoption:
                 yield from self._refill(number + 1)
                 yield self._check(number + 1)
             yield from self._enter(keyed)
+        if self._log.durability.is_shared:
+            yield from self._stage()
         yield from self._settle()
         self._commit()
+
+    def _stage(self) -> Steps:
+        yield from self._look_for_racers()
+        yield self._in_thread(self._fill_rejects)
+        self._raise_failure()
+        self._is_staged = True
+        yield Stage(self._files.job_id, self._fail, tuple(self._files.paths), self._files.segment_bytes)
+        self._raise_failure()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
 
     def _settle(self) -> Steps:
         """Meanwhile the log may have gone on in another segment, or others were sent with keys of the job. Then it is
         done again, and at last without giving others the time for it."""
         for _ in range(_ROUNDS):
-            end_id = self._tables.next_id
-            while self._racers_from < end_id:
-                self._find_racers()
-                yield None
-            self._check_rejects()
+            yield from self._look_for_racers()
             yield self._in_thread(self._settle_files)
             self._raise_failure()
             if self._bases == self._next_bases() and not self._find_all_racers():
@@ -354,6 +373,14 @@ class _Adoption:
         self._racers_from += count
         return self._rejects.add_raced(*(array[:rejected].tolist() for array in found))
 
+    def _look_for_racers(self) -> Steps:
+        """All that were sent until now. Raises ``TooManyRejects``."""
+        end_id = self._tables.next_id
+        while self._racers_from < end_id:
+            self._find_racers()
+            yield None
+        self._check_rejects()
+
     def _find_all_racers(self) -> bool:
         is_new = False
         while self._racers_from < self._tables.next_id:
@@ -384,11 +411,17 @@ class _Adoption:
 
     def _settle_files(self) -> None:
         """Rejected records mean nothing any more, and the headers say where the segments will lie; on the disk."""
-        rows = self._tables.rows[self._rejects.sorted_ids()]
-        self._files.fill(rows["position"] - np.uint64(FOREIGN), rows["record_bytes"])
+        self._fill_rejects()
         self._bases = self._next_bases()
         self._files.settle(self._bases)
         self._disk.replace(ADOPTING, seal(ADOPTING_FORMAT, self._bases), durable=True)
+
+    def _fill_rejects(self) -> None:
+        rows = self._tables.rows[self._rejects.since(self._filled)]
+        filled = self._files.fill(rows["position"] - np.uint64(FOREIGN), rows["record_bytes"])
+        if self._is_staged:
+            self._late_fills += filled
+        self._filled, self._rejected_ids = len(self._rejects), self._rejects.sorted_ids()
 
     # -- 4: all or nothing --
 
@@ -397,6 +430,12 @@ class _Adoption:
         topic_ids = {topic_id for segment in self._segments for topic_id, _, _ in segment.hours}
         if not topic_ids <= tables.topics.keys():
             raise BadJob("a topic of the job was deleted")
+        assert self._filled == len(self._rejects), "what is rejected means nothing in the log"
+        if len(self._late_fills) > _MOST_LATE:
+            raise BadJob(
+                f"{len(self._late_fills):,} messages with keys of the job were sent while its files went to all "
+                "nodes: send the job again"
+            )
         job_id, report = self._files.job_id, self._job.report
         record = AdoptedRecord(job_id, len(self._segments), report.messages, report.rejected)
         tables.transactions.add(job_id, [(report.messages, report.rejected)])
@@ -404,17 +443,13 @@ class _Adoption:
         first_id = int(self._native.first_id)
         self._native.first_id = min(first_id, self._files.id_range[0])
         try:
-            base = log.adopt(
-                [self._job.directory / segment.file for segment in self._segments],
-                msgspec.msgpack.encode(record),
-            )
+            base = log.adopt(self._files.paths, msgspec.msgpack.encode(record), job_id, self._late_fills)
         except BaseException:
             tables.transactions.discard(job_id)
             self._native.first_id = first_id
             raise
         assert base == self._bases[0]
         log.touched()
-        self._rejected_ids = self._rejects.sorted_ids()
         self.is_committed = True
         self._native.adopted_first_id, self._native.adopted_end_id = self._files.id_range
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickwheel_native import bulk
-from timerlog.background import InThread, Join, WaitDurable, WriteBack
+from timerlog.background import InThread, Join, Stage, WaitDurable, WriteBack
 from timerlog.bulk.write import Segment
 from timerlog.layout import UInt64Array
 
@@ -36,7 +37,7 @@ class AdoptReport(msgspec.Struct, kw_only=True):
     repeated: bool = False
 
 
-Pause: TypeAlias = InThread | Join | WriteBack | WaitDurable | None
+Pause: TypeAlias = InThread | Join | Stage | WriteBack | WaitDurable | None
 Steps: TypeAlias = Generator[Pause, None, None]
 
 
@@ -94,6 +95,7 @@ class Rejects:
         """Takes copies; each message is added once."""
         if not len(ids):
             return
+        assert not self._raced, "the job's own keys are entered first"
         self._parts.append((ids.copy(), earlier.copy()))
         self._count += len(ids)
         place = np.searchsorted(self._first, earlier, "right")
@@ -105,9 +107,16 @@ class Rejects:
         self._raced.update(zip(ids, earlier, strict=True))
         return len(self._raced) > before
 
+    def since(self, count: int) -> UInt64Array:
+        """All but the first ``count``, in the order in which they came."""
+        raced = np.array(list(islice(self._raced, max(0, count - self._count), None)), np.uint64)
+        if count >= self._count:
+            return raced
+        ids: UInt64Array = np.concatenate([*(ids for ids, _ in self._parts), raced])
+        return ids[count:]
+
     def sorted_ids(self) -> UInt64Array:
         """All of them, by number."""
-        raced = np.array(list(self._raced), np.uint64)
-        ids: UInt64Array = np.concatenate([*(ids for ids, _ in self._parts), raced])
+        ids = self.since(0)
         ids.sort()
         return ids

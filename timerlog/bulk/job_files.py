@@ -131,8 +131,12 @@ class JobFiles:
             count = int.from_bytes(os.pread(fd, 2, offset + _KEY_BYTES_AT), "little")
             return os.pread(fd, count, offset + _KEY_AT)
 
-    def fill(self, places: npt.NDArray[np.uint64], record_bytes: npt.NDArray[np.uint32]) -> None:
-        """What the records at ``base + place`` say means nothing any more."""
+    def fill(
+        self, places: npt.NDArray[np.uint64], record_bytes: npt.NDArray[np.uint32]
+    ) -> list[tuple[int, int]]:
+        """What the records at ``base + place`` say means nothing any more. Returns the places and the checksums that
+        the records have now."""
+        found = []
         numbers, offsets = np.divmod(places.astype(np.int64), self.segment_bytes)
         for number in np.unique(numbers).tolist():
             here = numbers == number
@@ -140,8 +144,11 @@ class JobFiles:
                 for offset, size in zip(offsets[here].tolist(), record_bytes[here].tolist(), strict=True):
                     record = bytearray(os.pread(fd, size, offset))
                     record[8] = RecordType.FILL
-                    record[:4] = crc32c(bytes(record[4:])).to_bytes(4, "little")
+                    checksum = crc32c(bytes(record[4:]))
+                    record[:4] = checksum.to_bytes(4, "little")
                     os.pwrite(fd, record, offset)
+                    found.append((number * self.segment_bytes + offset, checksum))
+        return found
 
     def settle(self, bases: Sequence[int]) -> None:
         """The headers say where the segments will lie, and all of them is on the disk."""

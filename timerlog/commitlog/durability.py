@@ -6,9 +6,25 @@ The CommitLog writes both into its segments. What differs is what a group commit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from timerlog.files.disk import Disk, SegmentFile
+
+
+class Link(NamedTuple):
+    """The files of a bulk job as segments. ``position``: where the log goes on behind them."""
+
+    position: int
+    job: bytes
+    #: Of each file, in bytes.
+    sizes: tuple[int, ...]
+    #: Records that mean nothing any more, since the files were staged: (where they are in the files, if each began at a
+    #: multiple of the segment's size; their checksums).
+    fills: tuple[tuple[int, int], ...] = ()
+
+
+Piece: TypeAlias = tuple[int, bytes] | Link
+"""What stands where in the log, or which files do."""
 
 
 @dataclass(slots=True)
@@ -18,7 +34,7 @@ class SyncTicket:
     position: int
     next_id: int
     files: tuple[SegmentFile, ...] = ()  #: to be synced
-    ranges: tuple[tuple[int, bytes], ...] = ()  #: to be shipped: (position, bytes), in order
+    pieces: tuple[Piece, ...] = ()  #: to be shipped, in order
 
     def run(self) -> None:
         """Syncs the files; may be called in another thread while appends go on. Raises ``OSError``: then the log is
@@ -36,6 +52,9 @@ class Durability(Protocol):
 
     def wrote(self, file: SegmentFile, position: int, data: memoryview) -> None:
         """Bytes of the log were written into a segment. ``data`` is valid during the call only."""
+
+    def linked(self, link: Link) -> None:
+        """Files were made segments, behind what was written until now."""
 
     def ticket(self, position: int, next_id: int) -> SyncTicket:
         """What the next group commit makes durable: all that was written since the last one."""
@@ -58,6 +77,9 @@ class OnDisk:
         if file not in self._unsynced:
             self._unsynced.append(file)
 
+    def linked(self, link: Link) -> None:
+        """They were synced before."""
+
     def ticket(self, position: int, next_id: int) -> SyncTicket:
         files, self._unsynced = tuple(self._unsynced), []
         return SyncTicket(position, next_id, files)
@@ -72,18 +94,22 @@ class Shipped:
     is_shared = True
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, bytearray]] = []
+        self._pieces: list[tuple[int, bytearray] | Link] = []
 
     def created(self, disk: Disk, file: SegmentFile) -> None:
         """Nothing to wait for."""
 
     def wrote(self, file: SegmentFile, position: int, data: memoryview) -> None:
-        ranges = self._ranges
-        if ranges and ranges[-1][0] + len(ranges[-1][1]) == position:
-            ranges[-1][1].extend(data)
+        last = self._pieces[-1] if self._pieces else None
+        if last is None or isinstance(last, Link) or last[0] + len(last[1]) != position:
+            self._pieces.append((position, bytearray(data)))
         else:
-            ranges.append((position, bytearray(data)))
+            last[1].extend(data)
+
+    def linked(self, link: Link) -> None:
+        self._pieces.append(link)
 
     def ticket(self, position: int, next_id: int) -> SyncTicket:
-        ranges, self._ranges = self._ranges, []
-        return SyncTicket(position, next_id, ranges=tuple((at, bytes(data)) for at, data in ranges))
+        pieces, self._pieces = self._pieces, []
+        whole = (piece if isinstance(piece, Link) else (piece[0], bytes(piece[1])) for piece in pieces)
+        return SyncTicket(position, next_id, pieces=tuple(whole))

@@ -25,7 +25,7 @@ from tickwheel_native import Buffer
 from tickwheel_native import log as native_log
 from tickwheel_native import store as native_store
 from timerlog.commitlog.addresses import LogAddresses
-from timerlog.commitlog.durability import Durability, OnDisk, SyncTicket
+from timerlog.commitlog.durability import Durability, Link, OnDisk, SyncTicket
 from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
@@ -265,10 +265,13 @@ class CommitLog:
         base, _ = self._current()
         return [base + self.segment_bytes * (number + 1) for number in range(count)]
 
-    def adopt(self, sources: Sequence[Path], payload: bytes) -> int:
+    def adopt(
+        self, sources: Sequence[Path], payload: bytes, job: bytes, fills: Sequence[tuple[int, int]] = ()
+    ) -> int:
         """Makes files the next segments, whose headers say so already, and goes on behind them; returns where the first
-        one lies. All of it counts as soon as the log is on the disk up to here, and none of it before: the ADOPTED
-        record with ``payload`` says it. Raises ``DiskFull``, ``OSError``: then nothing has changed."""
+        file lies. ``fills``: see ``Link``. All of it counts as soon as the log is on the disk up to here, and none of
+        it before: the ADOPTED record with ``payload`` says it. Raises ``DiskFull``, ``OSError``: then nothing has
+        changed."""
         self.ensure_room(len(payload) + 4 * RECORD_HEAD_BYTES)
         self.flush()
         bases = self.following_bases(len(sources))
@@ -279,7 +282,10 @@ class CommitLog:
                 self.disk.adopt_segment(base, source)
                 linked.append(base)
             self.disk.sync_directory()
-            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, payload))
+            sizes = tuple(source.stat().st_size for source in sources)
+            following = bases[-1] + self.segment_bytes + SEGMENT_HEADER_BYTES
+            link = Link(following, job, sizes, tuple(fills))
+            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, payload), link=link)
         except (DiskFull, OSError):
             for base in linked:
                 self.disk.remove_segment(base)
@@ -291,7 +297,13 @@ class CommitLog:
             self.attach(base, self.disk.open_segment(base, create=False))
         native_log.append(self.native, RecordType.ADOPTED, 0, payload)
 
-    def _roll(self, base: int, bytes_needed: int, before_end: Callable[[], None] = lambda: None) -> None:
+    def _roll(
+        self,
+        base: int,
+        bytes_needed: int,
+        before_end: Callable[[], None] = lambda: None,
+        link: Link | None = None,
+    ) -> None:
         payload = self.base_payload() if self.base_payload is not None else b""
         rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
         if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
@@ -302,6 +314,8 @@ class CommitLog:
         native_log.append(self.native, RecordType.END, 0)
         self._dirty = True
         self.flush()
+        if link is not None:
+            self.durability.linked(link)
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
         self.native.log_readable = self.native.staging_position
         self._set_limits()
@@ -377,6 +391,19 @@ class CommitLog:
         self._write(file, position - base, data)
         self.native.staging_position = self.native.log_readable = end
         self.durable_position = end  # only what counts is received
+
+    def link(self, bases: Sequence[int]) -> None:
+        """Takes files that have the names of the next segments into the log, which goes on behind them. Raises
+        ``DiskFull``."""
+        self._check_failed()
+        following = bases[-1] + self.segment_bytes
+        self._reach(following + self.segment_bytes)
+        for base in bases:
+            self.attach(base, self.disk.open_segment(base, create=False))
+        self.create_segment(following)
+        end = following + SEGMENT_HEADER_BYTES
+        self.native.staging_position = self.native.log_readable = end
+        self.durable_position = end
 
     def write_back(self, position: int, data: Buffer) -> None:
         """Writes what stood there once, over what this disk has made of it. Raises ``LogFailed``; the log goes on."""

@@ -7,7 +7,8 @@ it has: nothing needs to be read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ import numpy as np
 from tickwheel_native import Buffer, purge, scan
 from tickwheel_native.arrays import uint8s
 from timerlog.background import WaitDurable
-from timerlog.commitlog.durability import Shipped
+from timerlog.commitlog.durability import Link, Shipped
 from timerlog.commitlog.healing import Healing, Scrub
 from timerlog.commitlog.reader import whole_bytes
 from timerlog.commitlog.records import Purged
@@ -26,7 +27,7 @@ from timerlog.commitlog.segments import read_segment_header
 from timerlog.errors import BeingHealed, DamagedLog, DamagedSharedLog, DiskFull, LogCut, OtherCluster
 from timerlog.files.disk import Disk
 from timerlog.files.held_space import Spare
-from timerlog.layout import RECORD_HEAD_BYTES, RecordType
+from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.purge.drop import Dropper, DropTicket, FreeTicket, Steps
 from timerlog.recovery.checkpoint import Checkpoints, Place
 from timerlog.recovery.derived import derive, find_keys
@@ -36,10 +37,14 @@ from timerlog.recovery.timeline import Mark
 from timerlog.replication.genesis import Genesis, pack_genesis
 from timerlog.replication.origin import Origin
 from timerlog.replication.places import Places
-from timerlog.replication.record import Range, unpack
+from timerlog.replication.record import Range, unpack, unpack_staging
 from timerlog.replication.rule import Reader, Said, State
+from timerlog.replication.staged import Staged
 from timerlog.settings import StoreSettings
 
+_ALL: Final = b"\1" * 256
+_RECORDS_A_STEP: Final = 4_096
+_BYTES_A_STEP: Final = 1 << 20
 _PURGED: Final = bytes(kind == RecordType.PURGED for kind in range(256))
 
 
@@ -47,7 +52,7 @@ class Follower:
     """One replica. ``take`` has what comes next; ``promote`` ends it."""
 
     def __init__(self, opened: Opened, disk: Disk, place: Place, places: Places, now_ms: int) -> None:
-        self._opened, self.places = opened, places
+        self._opened, self._disk, self.places = opened, disk, places
         self._log, self._tables = opened.log, opened.tables
         self.reader = Reader(
             opened.log.segment_bytes, State(place.term, place.node, place.seq, place.chain, place.end)
@@ -75,6 +80,9 @@ class Follower:
         self.healing = Healing(opened.log)
         #: The segment that is being purged, and how far it was found to be whole.
         self._purging: tuple[int, Scrub] | None = None
+        self._staged = Staged(disk, opened.log.segment_bytes, opened.log.log_id)
+        self._steps: Iterator[None] | None = None
+        self._found = np.empty(_RECORDS_A_STEP, np.uint64)
         self._trimming: Steps | None = None
         self._ticket: DropTicket | FreeTicket | None = None
 
@@ -88,11 +96,14 @@ class Follower:
         ``DamagedLog``, ``DiskFull``, ``LogFailed``: then the follower
         must be closed, and what is opened next goes on where the last checkpoint is."""
         assert offset > self.offset, "records come in their order"
+        assert not self.is_linking, "a job is a part of the log before the next record is taken"
         found = unpack(record)
+        links: Sequence[Link] = ()
         said = Said.PASSED_OVER
         if found is not None:
+            head, body = found
             before = self.reader.copy()
-            said, ranges = self.reader.take(*found)
+            said, ranges, links = self.reader.take(head, body)
             pieces = joined(ranges)
             try:
                 for _, data in pieces:
@@ -100,15 +111,67 @@ class Follower:
             except BeingHealed:
                 self.reader.go_back(before)
                 raise
-            self.places.read(found[0], said, offset)
-            for position, data in pieces:
-                self._write(position, data)
+            self.places.read(head, body, said, offset, links)
+            if said is Said.FENCED:
+                self._staged.discard()
+            elif said is Said.STAGED:
+                self._staged.take(unpack_staging(head.position, body))
+            self._steps = self._apply(pieces, links)
         self.offset = offset
-        if self.reader.is_between_batches:
-            self._checkpoints.place = place = place_of(self.reader.state, offset)
+        if not links:
+            self.work()
+        return said
+
+    @property
+    def is_linking(self) -> bool:
+        """Whether the record that was taken last makes a job a part of the log, and that takes more calls of
+        ``work``."""
+        return self._steps is not None
+
+    def work(self) -> None:
+        """A part of what the last record asks for: some milliseconds at most, where it makes a job a part of the log.
+        Raises what ``take`` raises."""
+        for _ in self._steps or ():
+            return
+        self._steps = None
+        self._note_place()
+
+    def _apply(self, pieces: Sequence[tuple[int, bytes]], links: Sequence[Link]) -> Iterator[None]:
+        links_left = deque(links)
+        for position, data in pieces:
+            if links_left and links_left[0].position <= position:
+                yield from self._link(links_left.popleft())
+            self._write(position, data)
+        for link in links_left:
+            yield from self._link(link)
+
+    def _link(self, link: Link) -> Iterator[None]:
+        bases = yield from self._staged.link(link)
+        self._log.link(bases)
+        for base, size_bytes in zip(bases, link.sizes, strict=True):
+            at, end = base + SEGMENT_HEADER_BYTES, base + size_bytes - RECORD_HEAD_BYTES
+            while at < end:
+                yield
+                stop = self._whole_records(at, end)
+                self._replayer.apply(at, stop)
+                at = stop
+
+    def _whole_records(self, at: int, end: int) -> int:
+        """Where some records end that lie from ``at`` on. Raises ``DamagedSharedLog``."""
+        log, found = self._log.addresses.pointer, self._found
+        stop, _, _ = scan.scan(log, at, min(end, at + _BYTES_A_STEP), _ALL, found)
+        if stop == at:  # it is larger than what is looked at in a step
+            stop, _, _ = scan.scan(log, at, end, _ALL, found[:1])
+        if stop == at:
+            raise DamagedSharedLog(f"what a bulk job has at position {at} of the log is no whole record")
+        return stop
+
+    def _note_place(self) -> None:
+        """While a job is being staged, a later start must read its files again."""
+        if self.reader.is_between_batches and not self.places.is_staging:
+            self._checkpoints.place = place = place_of(self.reader.state, self.offset)
             self._checkpoints.trimmed = self._applier.trimmed
             self.places.note(place)
-        return said
 
     def _check_purged(self, data: bytes) -> None:
         """What a PURGED record means is found by reading this replica's own log, which must be whole there. Raises
@@ -145,7 +208,7 @@ class Follower:
 
     def housekeeping(self, now_ms: int) -> None:
         """To be called about once a second."""
-        if not self._dropper.is_dropping:
+        if not self._dropper.is_dropping and not self.places.is_staging and not self.is_linking:
             self._checkpoints.keep(now_ms, table_is_gone=False)
 
     def scrub(self) -> Scrub:
@@ -158,9 +221,15 @@ class Follower:
         for ids in purge.listed(self._tables.native, start, end):
             self._dropper.reclaim.note(ids)
 
+    def sweep_step(self) -> bool:
+        """Deletes a file of a job that came to nothing, also when this replica was promoted. Whether there was one."""
+        return self._disk.sweep_staged()
+
     def trim_step(self) -> bool:
         """A little of dropping what the owner of the log has trimmed, some milliseconds at most: it waits for this
         machine's disk. Whether there is more to be done now. Raises ``OSError``."""
+        if self.places.is_staging or self.is_linking:
+            return False  # a checkpoint must not be made now
         if self._trimming is None:
             if not self._dropper.segments_before(self._applier.trimmed):
                 return False
@@ -197,6 +266,8 @@ class Follower:
     def promote(self) -> Opened:
         """What an owner needs, after its FENCE was taken. The follower must not be used any more. Raises
         ``DamagedLog``."""
+        assert self._staged.is_empty, "a FENCE ends the jobs before it"
+        assert not self.is_linking, "what was taken counts"
         self._applier.before_purge = None
         self._dropper.close()
         self._log.own()
@@ -212,6 +283,7 @@ class Follower:
         """Leaves a checkpoint, so that the next start goes on here, if the follower is still whole."""
         try:
             place = self._checkpoints.place
+            self._staged.discard()
             if place is not msgspec.UNSET and place.end == self.end:
                 with suppress(DiskFull):  # then the next start reads a little more
                     self._checkpoints.save(clean=False, durable=False)

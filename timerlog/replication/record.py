@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tickwheel_native import Buffer, crc32c
-from timerlog.errors import UnsupportedFormat
+from timerlog.commitlog.durability import Link, Piece
+from timerlog.errors import DECODE_ERRORS, DamagedSharedLog, UnsupportedFormat
+from timerlog.layout import TRANSACTION_ID_BYTES
 
 MAGIC: Final = 0x5754
 VERSION: Final = 1
@@ -28,6 +32,8 @@ assert HEAD_BYTES == 40
 Range = tuple[int, bytes]
 """Where in the log, and what stands there."""
 
+_LinkBody = tuple[bytes, tuple[int, ...], tuple[tuple[int, int], ...]]
+
 
 class Kind(IntEnum):
     """What a record says."""
@@ -38,11 +44,14 @@ class Kind(IntEnum):
     BEAT = 4  #: the owner is there
     UPLOAD = 5  #: as GENESIS, of a log that was there before: what follows is that log, up to where this says
     START = 6  #: of such a log: which log it is; the record behind it begins a segment
+    STAGE = 7  #: bytes of a bulk job's files, which belong to the log if a LINK says so before the next FENCE
+    LINK = 8  #: the files that were staged are the next segments
 
 
 class Head(NamedTuple):
     """``chain``: the CRC-32C of all bytes that counted before this record. ``position``: of DATA, where its bytes
-    belong. ``clock_ms``: the writer's, epoch milliseconds."""
+    belong; of LINK, where the log goes on behind the segments; of STAGE, where the bytes belong in the job's files, if
+    each began at a multiple of the segment's size. ``clock_ms``: the writer's, epoch milliseconds."""
 
     kind: Kind
     flags: int
@@ -56,6 +65,45 @@ class Head(NamedTuple):
     @property
     def is_last(self) -> bool:
         return bool(self.flags & LAST)
+
+
+class Staging(NamedTuple):
+    """Bytes of a job's files. ``position``: see ``Head``. Without bytes: nothing comes of the job."""
+
+    job: bytes
+    position: int
+    data: Buffer
+
+    @property
+    def is_start(self) -> bool:
+        """Whether the files of a job begin here, perhaps once more."""
+        return self.position == 0 and not self.is_end
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing comes of the job."""
+        return not len(self.data)
+
+
+def pack_link(link: Link) -> bytes:
+    """The body of a LINK."""
+    return msgspec.msgpack.encode(link[1:])
+
+
+def unpack_link(position: int, body: Buffer) -> Link:
+    """Raises ``DamagedSharedLog``."""
+    try:
+        return Link(position, *msgspec.msgpack.decode(body, type=_LinkBody))
+    except DECODE_ERRORS as error:
+        raise DamagedSharedLog(f"what was to be linked behind position {position} cannot be read") from error
+
+
+def unpack_staging(position: int, body: Buffer) -> Staging:
+    """Raises ``DamagedSharedLog``."""
+    view = memoryview(body)
+    if len(view) < TRANSACTION_ID_BYTES:
+        raise DamagedSharedLog("a record with bytes of a bulk job does not say of which job")
+    return Staging(bytes(view[:TRANSACTION_ID_BYTES]), position, view[TRANSACTION_ID_BYTES:])
 
 
 def pack(head: Head, body: Buffer = b"") -> bytes:
@@ -88,6 +136,14 @@ def split(ranges: Iterable[Range], max_bytes: int) -> Iterator[Range]:
             yield position + start, data[start : start + max_bytes]
 
 
+def _parts(pieces: Iterable[Piece], max_bytes: int) -> Iterator[tuple[Kind, int, bytes]]:
+    for piece in pieces:
+        if isinstance(piece, Link):
+            yield Kind.LINK, piece.position, pack_link(piece)
+        else:
+            yield from ((Kind.DATA, position, data) for position, data in split([piece], max_bytes))
+
+
 class Writer:
     """Makes the records of one term, in order."""
 
@@ -100,17 +156,27 @@ class Writer:
         #: Of the next record; the FENCE was 0.
         self.seq = 1
 
-    def data(self, ranges: Iterable[Range], clock_ms: int, max_bytes: int | None = None) -> list[bytes]:
+    def data(self, pieces: Iterable[Piece], clock_ms: int, max_bytes: int | None = None) -> list[bytes]:
         """The records of one batch: all of them count, or none."""
-        pieces = list(split(ranges, max_bytes or MAX_BODY_BYTES))
-        records = []
-        for number, (position, data) in enumerate(pieces):
-            flags = LAST if number == len(pieces) - 1 else 0
-            head = self._head(Kind.DATA, flags, position, clock_ms)
-            self._chain = crc32c(data, self._chain)
-            self._wrote(head.seq, self._chain)
-            records.append(pack(head, data))
-        return records
+        parts = list(_parts(pieces, max_bytes or MAX_BODY_BYTES))
+        return [
+            self._chained(kind, LAST if number == len(parts) else 0, position, clock_ms, body)
+            for number, (kind, position, body) in enumerate(parts, 1)
+        ]
+
+    def stage(
+        self, job: bytes, ranges: Iterable[Range], clock_ms: int, max_bytes: int | None = None
+    ) -> list[bytes]:
+        """Records that each count by themselves. The positions of ``ranges`` are those of ``Staging``."""
+        most = (max_bytes or MAX_BODY_BYTES) - len(job)
+        pieces = [piece for each in ranges for piece in (split([each], most) if each[1] else [each])]
+        return [self._chained(Kind.STAGE, 0, position, clock_ms, job + data) for position, data in pieces]
+
+    def _chained(self, kind: Kind, flags: int, position: int, clock_ms: int, body: bytes) -> bytes:
+        head = self._head(kind, flags, position, clock_ms)
+        self._chain = crc32c(body, self._chain)
+        self._wrote(head.seq, self._chain)
+        return pack(head, body)
 
     def beat(self, clock_ms: int, body: bytes = b"") -> bytes:
         """A record that says only that the owner is there. The rule does not look at the ``body``."""

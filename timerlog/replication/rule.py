@@ -3,8 +3,8 @@
 Every reader goes through the same records in the same order and keeps (term, node, seq, chain, end):
 
 * FENCE counts if its term is higher than the current one. It discards a batch that its predecessor did not finish.
-* DATA and BEAT count if term, node, seq and chain are exactly those expected. Anything else is passed over, by every
-  reader and for good.
+* DATA, LINK, STAGE and BEAT count if term, node, seq and chain are exactly those expected. Anything else is passed
+  over, by every reader and for good.
 
 So a retry that doubles a record, a batch of which a part was lost, and what a former owner writes after it was replaced
 are all passed over. Nothing but the order of the records is needed for that: no lock, no clock, no transaction.
@@ -24,11 +24,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tickwheel_native import crc32c
+from timerlog.commitlog.durability import Link
 from timerlog.errors import DamagedSharedLog
 from timerlog.layout import SEGMENT_HEADER_BYTES
-from timerlog.replication.record import Head, Kind, Range
+from timerlog.replication.record import Head, Kind, Range, unpack_link
 
-_NUMBERED: Final = (Kind.DATA, Kind.BEAT)
+_NUMBERED: Final = (Kind.DATA, Kind.LINK, Kind.STAGE, Kind.BEAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,16 @@ class Said(Enum):
     PART = "part"  #: of a batch that is not whole yet
     BATCH = "batch"  #: the last part of one: all of it counts
     BEAT = "beat"
+    STAGED = "staged"  #: bytes of a job, which are no part of the log yet
 
 
 class Taken(NamedTuple):
-    """``ranges``: of a batch that counts, in order."""
+    """``ranges``: of a batch that counts, in order; ``links``: the jobs that it makes a part of the log, which lie
+    before ``Link.position`` and behind all ranges that begin before it."""
 
     said: Said
     ranges: tuple[Range, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 def next_start(end: int, segment_bytes: int) -> int:
@@ -72,6 +76,7 @@ class Reader:
     state: State = field(default_factory=State)
     _pending: State | None = None
     _parts: list[Range] = field(default_factory=list)
+    _links: list[Link] = field(default_factory=list)
 
     def take(self, head: Head, body: bytes | memoryview) -> Taken:
         """The next record. Raises ``DamagedSharedLog`` for one that counts and cannot be."""
@@ -80,33 +85,53 @@ class Reader:
         if head.kind not in _NUMBERED or not self._is_expected(head):
             return Taken(Said.PASSED_OVER)
         expected = self._expected
+        following = replace(expected, seq=expected.seq + 1)
         if head.kind is Kind.BEAT:
-            self._go_to(replace(expected, seq=expected.seq + 1))
+            self._go_to(following)
             return Taken(Said.BEAT)
-        if head.position not in (expected.end, next_start(expected.end, self.segment_bytes)):
-            raise DamagedSharedLog(
-                f"record {head.seq} of term {head.term} belongs to position {head.position} of the log, which ends at "
-                f"{expected.end}"
-            )
+        following = replace(following, chain=crc32c(body, expected.chain))
+        if head.kind is Kind.STAGE:
+            self._go_to(following)
+            return Taken(Said.STAGED)
         data = bytes(body)
-        self._parts.append((head.position, data))
-        self._pending = State(
-            head.term, head.node, head.seq + 1, crc32c(data, expected.chain), head.position + len(data)
-        )
+        if head.kind is Kind.LINK:
+            self._check_link(head, expected.end)
+            self._links.append(unpack_link(head.position, data))
+            self._pending = replace(following, end=head.position)
+        else:
+            self._check_data(head, expected.end)
+            self._parts.append((head.position, data))
+            self._pending = replace(following, end=head.position + len(data))
         if not head.is_last:
             return Taken(Said.PART)
-        ranges = tuple(self._parts)
+        taken = Taken(Said.BATCH, tuple(self._parts), tuple(self._links))
         self.state = self._pending
         self._discard()
-        return Taken(Said.BATCH, ranges)
+        return taken
+
+    def _check_data(self, head: Head, end: int) -> None:
+        if head.position not in (end, next_start(end, self.segment_bytes)):
+            raise DamagedSharedLog(
+                f"record {head.seq} of term {head.term} belongs to position {head.position} of the log, which ends at "
+                f"{end}"
+            )
+
+    def _check_link(self, head: Head, end: int) -> None:
+        behind = head.position - next_start(end, self.segment_bytes)
+        if behind <= 0 or behind % self.segment_bytes:
+            raise DamagedSharedLog(
+                f"record {head.seq} of term {head.term} links segments up to position {head.position} of the log, "
+                f"which ends at {end}"
+            )
 
     def copy(self) -> Reader:
         """As it is now, for ``go_back``."""
-        return replace(self, _parts=list(self._parts))
+        return replace(self, _parts=list(self._parts), _links=list(self._links))
 
     def go_back(self, before: Reader) -> None:
         """What was taken since then was not taken."""
-        self.state, self._pending, self._parts = before.state, before._pending, before._parts
+        self.state, self._pending = before.state, before._pending
+        self._parts, self._links = before._parts, before._links
 
     @property
     def chain(self) -> int:
@@ -147,6 +172,7 @@ class Reader:
     def _discard(self) -> None:
         self._pending = None
         self._parts.clear()
+        self._links.clear()
 
 
 @dataclass(slots=True)

@@ -83,7 +83,7 @@ def _fill(store: Store, follower: Follower, count: int, now_ms: int) -> None:
         store.produce.ingest(encode_frame(FrameType.SEND, 1, encode_send(topic, columns)), now_ms)
         ticket = store.begin_sync()
         assert ticket is not None, "messages were sent"
-        for record in writer.data(ticket.ranges, now_ms):
+        for record in writer.data(ticket.pieces, now_ms):
             follower.take(follower.offset + 1, record)
         store.finish_sync(ticket)
     store.close(clean=False)

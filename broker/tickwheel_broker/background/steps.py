@@ -12,7 +12,7 @@ from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.errors import advice_for
 from tickwheel_broker.group_commit import GroupCommit, InPlace, SyncFailed, SyncRunner
-from timerlog.background import InThread, Join, WaitDurable, WriteBack
+from timerlog.background import InThread, Join, Stage, WaitDurable, WriteBack
 from timerlog.errors import DiskFull
 from timerlog.purge.drop import DropTicket, FreeTicket
 
@@ -27,7 +27,7 @@ KEPT: Final = 100
 
 _log = logs.get_logger("purge")
 
-Pause: TypeAlias = WaitDurable | DropTicket | FreeTicket | InThread | Join | WriteBack | None
+Pause: TypeAlias = WaitDurable | DropTicket | FreeTicket | InThread | Join | Stage | WriteBack | None
 """What a step asks for before the next one; None: only that others have their turn."""
 
 
@@ -55,6 +55,8 @@ class StepRunner:
         match pause:
             case WaitDurable():
                 await self._commit.wait_on_disk(pause.position)
+            case Stage():
+                await self._commit.stage(pause)
             case DropTicket() | FreeTicket():
                 await self._give_space_back(pause)
             case InThread(beside=True) if not self.is_in_place:

@@ -13,6 +13,7 @@ from timerlog.errors import LogCut, LogFailed
 from timerlog.replication.follower import Follower
 from timerlog.replication.record import unpack
 from timerlog.replication.rule import Reader, State
+from timerlog.replication.staged import StagedRecord
 
 SCRUB_STEPS_A_S = 16
 """Each is of 256 KiB: a replica is looked through at 4 MiB a second."""
@@ -55,6 +56,7 @@ class Heal:
     async def _fetch(self, position: int) -> None:
         """Read the shared log from a place before the record on until all of it is there. Raises
         SharedLogUnavailable, LogFailed."""
+        linked = self._follower.places.linked_with(position)
         first, end, written_bytes = await self._shared.first(), await self._shared.end(), 0
         async with self._shared.apart() as read:
             place = self._follower.places.before(position)
@@ -70,15 +72,22 @@ class Heal:
                 self._segment_bytes, State(place.term, place.node, place.seq, place.chain, place.end)
             )
             offset = place.offset + 1
+            staged = None if linked is None else StagedRecord(linked, position)
             while reader.state.end <= position and offset < end:
                 for stored in await read(offset):
                     offset = stored.offset + 1
                     found = unpack(stored.record)
-                    for at, data in reader.take(*found).ranges if found is not None else ():
+                    if found is None:
+                        continue
+                    taken = reader.take(*found)
+                    for at, data in taken.ranges:
                         written_bytes += self._healing.take(at, data)
+                    if staged is not None and (whole := staged.read(*found, taken)) is not None:
+                        written_bytes += self._healing.take(position, whole)
         if written_bytes:
             _log.warning("damage of this disk was healed", position=position, bytes=written_bytes)
-        self._settle(min(place.end, position), max(reader.state.end, position + 1))
+        start = position if linked is not None else min(place.end, position)
+        self._settle(start, position + 1 if linked is not None else max(reader.state.end, position + 1))
 
     def _settle(self, start: int, end: int) -> None:
         if lost := self._healing.settle(start, end):

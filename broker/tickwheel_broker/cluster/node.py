@@ -246,6 +246,7 @@ class Node:
 
     async def _read_some(self, follower: Follower, is_enough: Callable[[], bool]) -> None:
         """What is there next, but nothing more once it `is_enough`. Raises FellBehind, NodeNumberTaken."""
+        await _link(follower)  # who read before may have been cancelled in the middle of it
         began_s = trio.current_time()
         try:
             records = await self._shared.read(follower.offset + 1)
@@ -263,6 +264,7 @@ class Node:
                 _log.warning("this replica waits until it is whole", reason=str(error))
                 await trio.sleep(RETRY_S)
                 return
+            await _link(follower)
             found = unpack(stored.record)
             if found is not None and said is not Said.PASSED_OVER:
                 head, body = found
@@ -279,7 +281,7 @@ class Node:
             await trio.sleep(HOUSEKEEPING_S)
             follower.housekeeping(self._clock.now_ms())
             self._comparison.look(self.known_owner)
-            while follower.trim_step():
+            while follower.sweep_step() or follower.trim_step():
                 await trio.lowlevel.checkpoint()
 
     # -- owning --
@@ -349,7 +351,7 @@ class Node:
                 nursery.start_soon(replicator.run)
                 nursery.start_soon(self._watch_confirmation, lambda: max(began_s, replicator.confirmed_s))
                 nursery.start_soon(Heal(self._shared, follower).run)
-                nursery.start_soon(Trimming(self._shared, store.log, places).run)
+                nursery.start_soon(Trimming(self._shared, store.log, places, follower.sweep_step).run)
                 await self._serve(store, replicator, self._membership.wait_not_chosen)
                 await _commit_rest(store, replicator)
                 await tail.wait(lambda: tail.place.end >= store.log.appended_position)
@@ -371,6 +373,13 @@ class Node:
         return has_given_up
 
 
+async def _link(follower: Follower) -> None:
+    """Let the follower end what its last record asks for, and others have their turns."""
+    while follower.is_linking:
+        follower.work()
+        await trio.lowlevel.checkpoint()
+
+
 async def _commit_rest(store: Store, replicator: Replicator) -> None:
     """What was appended while the last answers left, as by connections that ended: otherwise this replica would wait
     without end for what is in no shared log. Raises Deposed."""
@@ -380,7 +389,10 @@ async def _commit_rest(store: Store, replicator: Replicator) -> None:
 
 
 def _keep_place(store: Store, places: Places, place: Place) -> None:
-    """The replica goes on where the owner was: all that its tables hold counts."""
+    """The replica goes on where the owner was: all that its tables hold counts. While a bulk job is being taken in they
+    hold what does not count yet, or not all that counts: then the replica begins at an earlier place."""
+    if not store.adopter.is_idle:
+        return
     store.checkpoints.place, store.checkpoints.trimmed = place, store.applier.trimmed
     with suppress(DiskFull):  # then the next start reads a little more
         store.checkpoints.save(clean=False, durable=False)

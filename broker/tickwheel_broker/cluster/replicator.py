@@ -9,7 +9,7 @@ FENCE, and then knows what counted. Who finds the FENCE of another node on the w
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import outcome
 import trio
@@ -24,10 +24,12 @@ from tickwheel_broker.cluster.shared_log import (
 )
 from tickwheel_broker.group_commit import SyncEnded
 from tickwheel_broker.logs import Sparing, get_logger
-from timerlog.commitlog.durability import SyncTicket
+from timerlog.background import Stage
+from timerlog.commitlog.durability import Link, Piece, SyncTicket
+from timerlog.layout import TRANSACTION_ID_BYTES
 from timerlog.replication.follower import place_of
 from timerlog.replication.places import Places
-from timerlog.replication.record import Range, Writer, fence, unpack
+from timerlog.replication.record import MAX_BODY_BYTES, Range, Writer, fence, unpack
 from timerlog.replication.rule import Confirmations, Reader, Said
 
 BEAT_S = 1.0
@@ -37,6 +39,9 @@ OWNER_TIMEOUT_S = 3.0
 
 RETRY_S = 0.05
 """So long after an append that failed the next one is tried."""
+
+_STAGED_BYTES = MAX_BODY_BYTES - TRANSACTION_ID_BYTES
+"""Of a job's files, at a time: what is committed waits no longer for it than for a batch of one record."""
 
 _log = get_logger("cluster")
 _retries = Sparing(_log)
@@ -50,6 +55,11 @@ def beat_s(owner_timeout_s: float) -> float:
 
 class Deposed(Exception):
     """Another node owns the log."""
+
+
+def _is_behind(piece: Piece, end: int) -> bool:
+    """Whether a log that ends there does not have it."""
+    return piece.position > end if isinstance(piece, Link) else piece[0] >= end
 
 
 async def append_fence(shared: SharedLog, record: bytes, read_to: int) -> None:
@@ -118,8 +128,8 @@ class Tail:
         if found is None:
             return
         head, body = found
-        said = self.reader.take(head, body).said
-        begins_segment = self._places.read(head, said, stored.offset)
+        said, _, links = self.reader.take(head, body)
+        begins_segment = self._places.read(head, body, said, stored.offset, links)
         if said is Said.FENCED and (head.node, head.term, bytes(body)) != self._awaited:
             if head.node == self._node:
                 self.depose_by_twin()
@@ -129,7 +139,7 @@ class Tail:
             return  # what counts now is another node's: neither its numbers nor its bytes are this one's
         if self.reader.is_between_batches:
             self.place = place_of(self.reader.state, stored.offset)
-        if begins_segment:
+        if begins_segment and not self._places.is_staging:
             self._places.note(self.place)
         if said is Said.FENCED:
             self.fence_offset = stored.offset
@@ -186,8 +196,12 @@ class Replicator:
         self.confirmed_s = -math.inf
         """When, in trio's time, the last record was begun that counts: until then no other node owned the log."""
         self._turn = trio.Lock()
-        self._unsettled: list[Range] = []
+        self._unsettled: list[Piece] = []
         """What was begun and is not known to count."""
+        self._staged: Stage | None = None
+        """The job whose files all nodes have, until it is a part of the log."""
+        self._staged_term = 0
+        """In which they came: the next FENCE makes the nodes forget them."""
         self._begin_term()
 
     def _begin_term(self) -> None:
@@ -232,7 +246,7 @@ class Replicator:
         """Return once it counts: how many seconds that took. One that was cancelled is settled by the next. Raises
         Deposed."""
         began_s = trio.current_time()
-        self._unsettled.extend(ticket.ranges)
+        self._unsettled.extend(ticket.pieces)
         await self.settle()
         return trio.current_time() - began_s
 
@@ -248,10 +262,53 @@ class Replicator:
                 else:
                     await self._ship(tuple(self._unsettled))
 
-    async def _ship(self, ranges: tuple[Range, ...]) -> None:
+    async def _ship(self, pieces: tuple[Piece, ...]) -> None:
         """More may be to be committed by the time that these count."""
-        if await self._append(self._writer.data(ranges, self._now_ms())):
-            del self._unsettled[: len(ranges)]
+        is_linked = any(isinstance(piece, Link) for piece in pieces)
+        if is_linked and self._staged_term != self.term:
+            assert self._staged is not None, "a job is staged before it is linked"
+            await self._stage_now(self._staged)
+        elif await self._append(self._writer.data(pieces, self._now_ms())):
+            del self._unsettled[: len(pieces)]
+            if is_linked:
+                self._staged = None
+
+    async def stage(self, stage: Stage) -> None:
+        """See `Committer`. Raises Deposed."""
+        try:
+            while not await self._stage_beside(stage):
+                pass
+        except OSError as error:
+            stage.failed(error)
+
+    async def _stage_beside(self, stage: Stage) -> bool:
+        """Whether all of it came in one term, while others have their turns."""
+        self._staged, self._staged_term = stage, 0
+        term = self.term
+        for records in self._stagings(stage):
+            async with self._turn:
+                if self._is_unsure:
+                    await self._fence_again()
+                if self.term != term or not await self._append(
+                    self._writer.stage(stage.job, records, self._now_ms())
+                ):
+                    return False
+        self._staged_term = term
+        return True
+
+    async def _stage_now(self, stage: Stage) -> None:
+        """Once more, in a term in which it is not there, while nothing else is committed."""
+        for records in self._stagings(stage):
+            if not await self._append(self._writer.stage(stage.job, records, self._now_ms())):
+                return
+        self._staged_term = self.term
+
+    def _stagings(self, stage: Stage) -> Iterator[list[Range]]:
+        """What is appended at a time. Raises OSError."""
+        if not stage.paths:
+            yield [(0, b"")]
+        for staged in stage.ranges(_STAGED_BYTES):
+            yield [staged]
 
     async def _append(self, records: list[bytes]) -> bool:
         """Whether these count; otherwise that is not known, and the term must end."""
@@ -291,7 +348,8 @@ class Replicator:
         await self._tail.wait(lambda: (reader.state.term, reader.state.node) == (term, node))
         self.confirmed_s = began_s
         # Batches count whole: of what was not known to have come, each range has, or nothing of it.
-        self._unsettled = [one for one in self._unsettled if one[0] >= reader.state.end]
+        end = reader.state.end
+        self._unsettled = [piece for piece in self._unsettled if _is_behind(piece, end)]
         self._begin_term()
 
     async def _beat(self) -> None:

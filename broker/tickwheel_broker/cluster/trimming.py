@@ -6,6 +6,8 @@ count. A record of the shared log begins exactly where a segment does, so a new 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from tickwheel_broker.cluster.beginning import NoCluster, origin_at
@@ -25,14 +27,20 @@ _log = get_logger("cluster")
 class Trimming:
     """`run` works until cancelled."""
 
-    def __init__(self, shared: SharedLog, log: CommitLog, places: Places) -> None:
+    def __init__(
+        self, shared: SharedLog, log: CommitLog, places: Places, sweep_step: Callable[[], bool]
+    ) -> None:
+        """``sweep_step``: deletes a file that a bulk job has left behind; whether there was one."""
         self._shared, self._commit_log, self._places = shared, log, places
+        self._sweep_step = sweep_step
         self._trimmed = 0
 
     async def run(self) -> None:
         """A new owner begins with what the one before may not have come to."""
         while True:
             await self.trim()
+            while self._sweep_step():
+                await trio.lowlevel.checkpoint()
             await trio.sleep(TRIM_S)
 
     async def trim(self) -> None:

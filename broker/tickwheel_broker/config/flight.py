@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from tickwheel_broker.config.places import is_loopback, place_of
 from tickwheel_broker.config.settings import Settings
 
+_SCHEMES: Final = ("grpc://", "grpc+tls://")
+
 
 def flight_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     """What is wrong with them, whether Arrow Flight is wanted or not."""
-    for name in ("flight_listen", "flight_advertise"):
+    for name, place in (
+        ("flight_listen", settings.flight_listen),
+        ("flight_advertise", _told_place(settings)),
+    ):
         try:
-            place_of(getattr(settings, name) or "localhost:0")
+            if getattr(settings, name):
+                place_of(place)
         except ValueError as error:
             yield f"{name} ({origins[name]}): {error}"
     if not settings.flight_listen:
@@ -36,17 +43,28 @@ def told_flight_url(settings: Settings) -> str:
     """
     if not settings.flight and not settings.flight_advertise:
         return ""
-    scheme = "grpc+tls" if settings.tls_certificate else "grpc"
+    if settings.flight_advertise.startswith(_SCHEMES):
+        return settings.flight_advertise
     if settings.flight_advertise:
-        return f"{scheme}://{settings.flight_advertise}"
+        return f"{_scheme(settings)}://{settings.flight_advertise}"
     host, port = place_of(settings.flight_listen)
-    return f"{scheme}://{'' if _is_any(host) else _bracketed(host)}:{port}"
+    return f"{_scheme(settings)}://{'' if _is_any(host) else _bracketed(host)}:{port}"
 
 
 def flight_url(settings: Settings) -> str:
     """Where the process listens."""
     host, port = place_of(settings.flight_listen)
-    return f"{'grpc+tls' if settings.tls_certificate else 'grpc'}://{_bracketed(host)}:{port}"
+    return f"{_scheme(settings)}://{_bracketed(host)}:{port}"
+
+
+def _scheme(settings: Settings) -> str:
+    return "grpc+tls" if settings.tls_certificate else "grpc"
+
+
+def _told_place(settings: Settings) -> str:
+    """Host and port of `flight_advertise`."""
+    told = settings.flight_advertise
+    return next((told.removeprefix(scheme) for scheme in _SCHEMES if told.startswith(scheme)), told)
 
 
 def _bracketed(host: str) -> str:

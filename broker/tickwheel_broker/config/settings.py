@@ -628,9 +628,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     flight_advertise: Annotated[
         str,
         _plain(
-            "Address of Arrow Flight that clients of the broker are told, such as broker.example:7416. Empty: the host "
-            "by which they reach the broker, with the port of flight_listen. To be set where `tickwheel flight` is not "
-            "started by the broker."
+            "Address of Arrow Flight that clients of the broker are told, such as broker.example:7416, or "
+            "grpc+tls://broker.example:443 where TLS ends before the broker. Empty: the host by which they reach the "
+            "broker, with the port of flight_listen. To be set where `tickwheel flight` is not started by the broker."
         ),
     ] = ""
     flight_streams: Annotated[

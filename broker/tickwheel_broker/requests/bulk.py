@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, PlanJobOk, ReserveIds, ReserveIdsOk
-from tickwheel.protocol.errors import DiskFull, NotInACluster
+from tickwheel.protocol.errors import DiskFull
 from tickwheel_broker.background.bulk_jobs import BulkJobs
 from tickwheel_broker.background.disk_room import room_of
 from tickwheel_broker.clock import Clock
@@ -33,16 +33,8 @@ class BulkRequests:
     _settings: Settings
     _jobs: BulkJobs
 
-    def _refuse_in_a_cluster(self) -> None:
-        """The files of a job are on this machine alone. Raises NotInACluster."""
-        if self._settings.cluster:
-            raise NotInACluster(
-                "Bulk jobs are files beside one broker's log; a cluster does not take them in yet."
-            )
-
     def plan(self, request: PlanJob, asked: Asked) -> PlanJobOk:
         """PLAN_JOB."""
-        self._refuse_in_a_cluster()
         for name in request.topics:
             check_name(name, "topic")
         maker = maker_of(asked.caller.identity, self._settings)
@@ -56,7 +48,6 @@ class BulkRequests:
 
     def reserve_ids(self, request: ReserveIds, asked: Asked) -> ReserveIdsOk:
         """RESERVE_IDS. Raises DiskFull, also where there would be too little room left for what is not announced."""
-        self._refuse_in_a_cluster()
         needed_bytes = request.count * self._tables.messages.dtype.itemsize
         room = room_of(self._settings)
         if room.free_bytes - needed_bytes < room.kept_bytes:
@@ -71,6 +62,5 @@ class BulkRequests:
 
     def adopt(self, request: AdoptJob, asked: Asked) -> Work:
         """ADOPT_JOB."""
-        self._refuse_in_a_cluster()
         job = self._jobs.begin(request.job, request.max_rejects)
         return partial(self._jobs.wait, job, request.wait_ms)

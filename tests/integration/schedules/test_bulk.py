@@ -6,17 +6,16 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
 
 import tickwheel
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
-from tests.support.stores.bulk import JOB, columns
+from tests.support.stores.bulk import JOB, columns, prepare
 from tickwheel.client.admin.pipeline import JobRefused
 from tickwheel.errors import BadArgument, BadJob
 from tickwheel.sync import Client
-from timerlog.bulk.write import Manifest, Plan, write_manifest, write_segments
+from timerlog.bulk.write import Columns
 
 COUNT = 20_000
 
@@ -27,14 +26,10 @@ def daemon(fresh_daemon: Daemon) -> Daemon:
     return fresh_daemon
 
 
-def prepare(client: Client, topic: str, keys: list[bytes], due_ms: int, job: str = JOB) -> Path:
-    """What a task of a job does; where its files are."""
-    found = client.plan_job([topic], job=job)
-    plan, directory = msgspec.convert(found.plan, Plan), Path(found.directory)
-    times = [due_ms + number % 100 for number in range(len(keys))]
-    segments = write_segments(plan, topic, columns(times, keys=keys), client.reserve_ids, directory, "run")
-    write_manifest(Manifest(plan=plan, segments=segments), directory)
-    return directory
+def part(due_ms: int) -> Columns:
+    return columns(
+        [due_ms + number % 100 for number in range(COUNT)], keys=[b"k%d" % n for n in range(COUNT)]
+    )
 
 
 async def test_a_job_comes_in_beside_a_stream(daemon: Daemon) -> None:
@@ -46,7 +41,7 @@ async def test_a_job_comes_in_beside_a_stream(daemon: Daemon) -> None:
 
         def adopt() -> tickwheel.AdoptResult:
             with Client(daemon.url) as pipeline:
-                prepare(pipeline, "jobs", [b"k%d" % number for number in range(COUNT)], now_ms + 500)
+                prepare(pipeline, "jobs", part(now_ms + 500))
                 with pytest.raises(JobRefused, match="1 messages have a key") as caught:
                     pipeline.adopt_job(JOB)
                 refused = caught.value.result
@@ -80,9 +75,7 @@ async def test_a_job_comes_in_beside_a_stream(daemon: Daemon) -> None:
 async def test_a_job_is_there_after_a_kill(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon:
         with Client(daemon.url) as client:
-            directory = prepare(
-                client, "jobs", [b"k%d" % number for number in range(COUNT)], 4_000_000_000_000
-            )
+            directory = prepare(client, "jobs", part(4_000_000_000_000))
             assert client.adopt_job(JOB).messages == COUNT
             assert not directory.exists()
         daemon.kill()

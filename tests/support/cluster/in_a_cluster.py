@@ -35,6 +35,7 @@ CORE: Final = (
     "groups/test_groups.py",
     "groups/test_group_requests.py",
     "schedules/test_scheduled.py",
+    "schedules/test_bulk.py",
     "delivery/test_topic_settings.py",
     "delivery/test_purge.py",
     "cli/test_cli_changes.py",
@@ -42,7 +43,6 @@ CORE: Final = (
 )
 """What clients do with messages, and what is left of it when a server was stopped, or killed."""
 
-_NO_BULK: Final = "bulk jobs are refused in a cluster: not_in_a_cluster"
 _NO_SYNC: Final = "a node waits for Kafka, not for its disk: it never calls fdatasync"
 _ANOTHER: Final = "a node's directory is refused to a broker of its own"
 _TOLD: Final = "a node tells more of itself than a broker of its own, and the test knows each word"
@@ -51,10 +51,6 @@ _SHIFTED: Final = (
 )
 
 NOT_IN_A_CLUSTER: Final = {
-    "schedules/test_bulk.py": _NO_BULK,
-    "client/test_lost_answers.py::test_the_same_is_told[reserve_ids]": _NO_BULK,
-    "client/test_lost_answers.py::test_the_same_is_told_by_the_synchronous_client": _NO_BULK,
-    "cli/test_lost_answers_cli.py::test_the_same_is_printed": _NO_BULK,
     "disk/test_failing_disk.py::test_a_failing_disk_ends_the_daemon[the first sync]": _NO_SYNC,
     "disk/test_failing_disk.py::test_a_failing_disk_ends_the_daemon[a later sync]": _NO_SYNC,
     "disk/test_failing_disk.py::test_a_failing_disk_ends_the_daemon[no space at a sync]": _NO_SYNC,

@@ -10,8 +10,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from timerlog.replication.record import Range, Writer, fence, unpack
-from timerlog.replication.rule import Confirmations, Reader, Said, next_start
+from timerlog.commitlog.durability import Link, Piece
+from timerlog.layout import SEGMENT_HEADER_BYTES
+from timerlog.replication.record import Range, Writer, fence, unpack, unpack_staging
+from timerlog.replication.rule import Confirmations, Reader, Said, Taken, next_start
 
 SEGMENT_BYTES = 4_096
 
@@ -19,6 +21,8 @@ SEGMENT_BYTES = 4_096
 @dataclass
 class Partition:
     records: list[bytes] = field(default_factory=list)
+    #: What the owners staged: job -> its files.
+    jobs: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     def append(self, record: bytes) -> int:
         self.records.append(record)
@@ -54,6 +58,8 @@ class Node:
         self.reader = self._make_reader()
         self.offset = 0
         self.accepted: list[Range] = []
+        self.linked = 0
+        self._staged: list[tuple[bytes, Range]] = []
         self._seen_term = 0
         self._fencing = 0
         self._resign()
@@ -62,6 +68,7 @@ class Node:
         self._writer: Writer | None = None
         self._confirmations: Confirmations | None = None
         self._end = 0
+        self._job = b""
         self._waiting: list[Promise] = []
         self._late: list[tuple[int, bytes]] = []
 
@@ -80,16 +87,40 @@ class Node:
     def write(self) -> None:
         if self._writer is None:
             return
-        position, ranges = self._end, []
+        position, ranges = self._end, list[Range]()
+        pieces: list[Piece] = []
         for _ in range(self._rng.choice([1, 1, 2])):
             data = self._rng.randbytes(self._rng.randrange(8, 64, 8))
             ranges.append((position, data))
+            pieces.append(ranges[-1])
             self._end = position + len(data)
             position = next_start(self._end, SEGMENT_BYTES)
+            if self._job:
+                files, job = self._partition.jobs[self._job], self._job
+                self._job, position = b"", position + len(files) * SEGMENT_BYTES
+                link = Link(position, job, tuple(map(len, files)))
+                pieces.append(link)
+                ranges += linked(link, files)
+                self._end = position
         first = self._writer.seq
-        records = self._writer.data(ranges, 0, max_bytes=self._rng.choice([16, 24, 1_000]))
+        records = self._writer.data(pieces, 0, max_bytes=self._rng.choice([16, 24, 1_000]))
         self._waiting.append(Promise(self._writer.seq - 1, ranges))
         self._send(first, records)
+
+    def stage(self) -> None:
+        """All nodes get the files of a job, which the next batch links."""
+        if self._writer is None or self._job:
+            return
+        job = self._rng.randbytes(16)
+        sizes = [
+            SEGMENT_HEADER_BYTES + self._rng.randrange(8, 64, 8) for _ in range(self._rng.choice([1, 2]))
+        ]
+        files = self._partition.jobs[job] = [self._rng.randbytes(size) for size in sizes]
+        first = self._writer.seq
+        ranges = [(number * SEGMENT_BYTES, data) for number, data in enumerate(files)]
+        self._send(first, self._writer.stage(job, ranges, 0, max_bytes=self._rng.choice([40, 1_000])))
+        if self._writer is not None:
+            self._job = job
 
     def beat(self) -> None:
         if self._writer is not None:
@@ -146,8 +177,12 @@ class Node:
         term = self.reader.state.term
         taken = self.reader.take(head, body)
         assert self.reader.state.term >= term, "a term came back"
-        self.accepted += taken.ranges
+        self._accept(taken)
+        if taken.said is Said.STAGED:
+            staging = unpack_staging(head.position, body)
+            self._staged.append((staging.job, (staging.position, staging.data)))
         if taken.said is Said.FENCED:
+            self._staged.clear()
             self._resign()
             if (head.term, head.node) == (self._fencing, self.number):
                 self._confirmations = self._make_confirmations(offset)
@@ -158,6 +193,15 @@ class Node:
             self._promise(self._confirmations.read(head.seq, offset, self.reader.chain))
             if self._confirmations.is_foreign:
                 self._resign()
+
+    def _accept(self, taken: Taken) -> None:
+        found = list(taken.ranges)
+        for link in taken.links:
+            files = self._partition.jobs[link.job]
+            assert contains_all(self._staged, link.job, files), "a job is linked whose files did not come"
+            self.linked += 1
+            found += linked(link, files)
+        self.accepted += sorted(found)
 
 
 class World:
@@ -180,11 +224,13 @@ class World:
         for _ in range(steps):
             node = self._rng.choice(self.nodes)
             match self._rng.choices(
-                ["write", "beat", "read", "late", "campaign", "anew"],
-                [10, 2, 6, 2, 0.1 if any(one.is_owner for one in self.nodes) else 3, 0.1],
+                ["write", "stage", "beat", "read", "late", "campaign", "anew"],
+                [10, 3, 2, 6, 2, 0.1 if any(one.is_owner for one in self.nodes) else 3, 0.1],
             )[0]:
                 case "write":
                     node.write()
+                case "stage":
+                    node.stage()
                 case "beat":
                     node.beat()
                 case "read":
@@ -210,6 +256,26 @@ class World:
             for promise in node.promised:
                 assert contains(log, promise), "what was answered for was passed over"
         return log
+
+
+def linked(link: Link, files: list[bytes]) -> list[Range]:
+    """The bytes that a link makes a part of the log, without the headers of the segments."""
+    first = link.position - len(files) * SEGMENT_BYTES
+    return [
+        (first + number * SEGMENT_BYTES, data[SEGMENT_HEADER_BYTES:]) for number, data in enumerate(files)
+    ]
+
+
+def contains_all(staged: list[tuple[bytes, Range]], job: bytes, files: list[bytes]) -> bool:
+    """Whether what was staged is each byte of a job's files once, in order."""
+    found = [bytearray() for _ in files]
+    for of, (position, data) in staged:
+        if of == job:
+            number, offset = divmod(position, SEGMENT_BYTES)
+            if offset != len(found[number]):
+                return False
+            found[number] += data
+    return found == files
 
 
 def contains(log: list[Range], one: Range) -> bool:

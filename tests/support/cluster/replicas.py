@@ -12,7 +12,9 @@ import pytest
 from tests.support.cluster.partition import Partition
 from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, delivered, send
-from timerlog.background import WaitDurable
+from timerlog.background import InThread, Stage, WaitDurable
+from timerlog.bulk.job import AdoptReport
+from timerlog.commitlog.durability import Link
 from timerlog.files.disk import FileDisk
 from timerlog.purge.drop import DropTicket, FreeTicket, Pause
 from timerlog.recovery.checkpoint import Place
@@ -27,6 +29,7 @@ from timerlog.store import Store
 LOG_ID = 0xC1C1
 SETTINGS = SMALL
 GENESIS = genesis_of("test", 0, LOG_ID, SETTINGS, began_ms=NOW_MS)
+_STAGED_BYTES = 50_000
 #: Of a new log, behind its GENESIS.
 START = Place(64, 0, 0, 0, 0, 0)
 
@@ -66,6 +69,8 @@ class Replicas:
         for offset in range(follower.offset + 1, end):
             assert offset >= self.first, "what is deleted is not read"
             follower.take(offset, self.partition.records[offset])
+            while follower.is_linking:
+                follower.work()
 
     def owner(self, node: int, term: int, now_ms: int = NOW_MS, max_bytes: int = 900) -> Owner:
         """Makes a node the owner."""
@@ -105,11 +110,38 @@ class Owner:
         """One group commit."""
         ticket = self.store.begin_sync()
         if ticket is not None:
-            for record in self.writer.data(ticket.ranges, NOW_MS, self._max_bytes):
-                head, _ = unpack(record) or pytest.fail("it is a record")
-                said = Said.BATCH if head.is_last else Said.PART
-                self.places.read(head, said, self._partition.append(record))
+            links = [piece for piece in ticket.pieces if isinstance(piece, Link)]
+            for record in self.writer.data(ticket.pieces, NOW_MS, self._max_bytes):
+                head, body = unpack(record) or pytest.fail("it is a record")
+                said, known = (Said.BATCH, links) if head.is_last else (Said.PART, ())
+                self.places.read(head, body, said, self._partition.append(record), known)
             self.store.finish_sync(ticket)
+
+    def stage(self, stage: Stage) -> None:
+        """All nodes get the files of a job."""
+        for piece in stage.ranges(_STAGED_BYTES) if stage.paths else [(0, b"")]:
+            for record in self.writer.stage(stage.job, [piece], NOW_MS):
+                head, body = unpack(record) or pytest.fail("it is a record")
+                self.places.read(head, body, Said.STAGED, self._partition.append(record))
+
+    def adopt(
+        self, directory: Path, max_rejects: int = 0, staged: Callable[[], object] = lambda: None
+    ) -> AdoptReport:
+        """Takes a job in; ``staged`` is called when all nodes have its files."""
+        job = self.store.adopter.start(directory, max_rejects)
+        while not job.is_done:
+            match self.store.adopter.step(NOW_MS):
+                case Stage() as stage:
+                    self.stage(stage)
+                    if stage.paths:
+                        staged()
+                case WaitDurable():
+                    self.commit()
+                case InThread() as pause:
+                    pause.work()
+        if job.error is not None:
+            raise job.error
+        return job.report
 
     def purge_steps(self, now_ms: int) -> Iterator[Pause]:
         """Step by step: stopping anywhere is what a crash does."""
@@ -178,6 +210,8 @@ def check_replicas(
         assert follower.offset + 1 >= first
         for offset, record in itertools.islice(records, follower.offset + 1 - first, None):
             follower.take(offset, record)
+            while follower.is_linking:
+                follower.work()
         while follower.trim_step():
             pass
         contents.append(segments_of(directory))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from tickwheel.sync import Client
 from timerlog.bulk.write import Columns, Manifest, Plan, Texts, write_manifest, write_segments
 from timerlog.store import Store
 
@@ -50,3 +52,15 @@ def job(
     ]
     write_manifest(Manifest(plan=plan, segments=segments), directory)
     return plan
+
+
+def prepare(client: Client, topic: str, part: Columns, number: str = JOB, run: str = "run") -> Path:
+    """Writes the files of a job into the broker's directory, as a task there does; where they are. A job that is
+    adopted has none."""
+    found = client.plan_job([topic], job=number)
+    directory = Path(found.directory)
+    if found.adopted is None:
+        plan = msgspec.convert(found.plan, Plan)
+        segments = write_segments(plan, topic, part, client.reserve_ids, directory, run)
+        write_manifest(Manifest(plan=plan, segments=segments), directory)
+    return directory

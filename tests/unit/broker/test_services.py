@@ -4,7 +4,7 @@ through all five services."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.support.native.frames import send
 from tickwheel_broker.clock import Alarm, ManualClock
 from tickwheel_broker.services import STRAIGHT_MESSAGES, Services
 from timerlog.errors import DiskFull
+from timerlog.services.batches import DueBatch
 from timerlog.store import Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -113,6 +114,63 @@ async def test_a_few_messages_go_straight_and_many_by_the_channels(
         assert len(services.pending.batches) == 2
         await until(lambda: not services.pending.batches)
         await until(lambda: published[-1] == 2 * STRAIGHT_MESSAGES + 4)
+        nursery.cancel_scope.cancel()
+    store.close(clean=False)
+
+
+async def test_batches_behind_a_large_one_go_straight_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While each batch is on its way, the next message becomes durable."""
+    clock = ManualClock(START)
+    now_ms = clock.now_ms()
+    store = Store.open(tmp_path, SMALL, now_ms)
+    topic_id = store.topics.open("t", now_ms)
+    services = Services(store, clock, max_backlog_messages=10_000, publish=lambda: None)
+    link, following = store.enqueue_put.link, [send(topic_id, [b"x"])] * 20
+
+    def link_and_send(batch: DueBatch, at_ms: int) -> DueBatch | None:
+        if following:
+            store.produce.ingest(following.pop(), now_ms)
+            store.sync()
+            services.durable_moved()
+        return link(batch, at_ms)
+
+    monkeypatch.setattr(store.enqueue_put, "link", link_and_send)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(services.run)
+        await take_in(store, services, send(topic_id, [b"x"] * (STRAIGHT_MESSAGES + 1)), now_ms)
+        assert in_topic(store, topic_id) == STRAIGHT_MESSAGES + 21
+        assert services.pending.passed == 2, "the large batch, and the message that came behind it"
+        nursery.cancel_scope.cancel()
+    store.close(clean=False)
+
+
+async def test_due_messages_behind_a_large_batch_go_straight_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While each batch is on its way, the next millisecond comes."""
+    clock = ManualClock(START)
+    now_ms = clock.now_ms()
+    store = Store.open(tmp_path, SMALL, now_ms)
+    topic_id = store.topics.open("t", now_ms)
+    services = Services(store, clock, max_backlog_messages=10_000, publish=lambda: None)
+    turn = store.dequeue_get.turn
+    times_ms = [now_ms + 100] * (STRAIGHT_MESSAGES + 1) + list(range(now_ms + 101, now_ms + 121))
+
+    def turn_and_tick(at_ms: int, limit: int) -> DueBatch | None:
+        if (batch := turn(at_ms, limit)) is not None:
+            clock.advance(timedelta(milliseconds=1))
+        return batch
+
+    monkeypatch.setattr(store.dequeue_get, "turn", turn_and_tick)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(services.run)
+        await take_in(store, services, send(topic_id, [b"x"] * len(times_ms), times_ms=times_ms), now_ms)
+        clock.advance(timedelta(milliseconds=100))
+        await trio.testing.wait_all_tasks_blocked()
+        assert in_topic(store, topic_id) == len(times_ms)
+        assert services.due.passed == 2, "the large batch, and the message that came behind it"
         nursery.cancel_scope.cancel()
     store.close(clean=False)
 

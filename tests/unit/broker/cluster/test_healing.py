@@ -15,6 +15,8 @@ from tests.support.clients.waiting import until
 from tests.support.cluster.replicas import Owner, Replicas, work
 from tests.support.native.driver import MIB, NOW_MS, pump
 from tests.support.native.frames import delivered, send
+from tests.support.stores.bulk import columns
+from tests.support.stores.bulk import job as bulk_job
 from tests.support.stores.damage import flip
 from tests.support.stores.purging import LATER_MS
 from tests.support.stores.queried import answer_to, damaged_of, job
@@ -24,6 +26,7 @@ from timerlog.commitlog.healing import HealingCounts
 from timerlog.errors import BeingHealed
 from timerlog.layout import MessageState
 from timerlog.replication.follower import Follower
+from timerlog.replication.record import Kind, unpack, unpack_link
 from timerlog.services.dequeue_put_message import HEAL_MS
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -93,6 +96,43 @@ async def test_a_follower_looks_through_its_log_and_heals_it(replicas: Replicas)
     await until_whole(replicas, follower, 2, whole)
     assert follower.healing.counts.healed > 3
     assert not follower.healing.counts.lost
+    owner.store.close(clean=False)
+
+
+async def test_records_of_a_bulk_job_are_found_in_its_files(replicas: Replicas, tmp_path: Path) -> None:
+    """Also a record that was rejected after the files had left."""
+    owner = replicas.owner(1, 1)
+    keys = [b"key-%d" % number for number in range(8_000)]
+    part = columns([NOW_MS + 10_000] * 8_000, bodies=[b"b" * 900] * 8_000, keys=keys)
+    bulk_job(owner.store, tmp_path / "job", [("jobs", part)], NOW_MS)
+    owner.commit()
+
+    def send_meanwhile() -> None:
+        topic = owner.store.topics.record("jobs").topic_id
+        owner.store.produce.ingest(send(topic, [b"late"], keys=[b"key-2500"]), NOW_MS)
+        owner.commit()
+
+    assert owner.adopt(tmp_path / "job", max_rejects=1, staged=send_meanwhile).rejected == 1
+    work(owner, 3)
+    follower = replicas.follower(2)
+    replicas.follow(follower)
+    whole, segment_bytes = replicas.segments(2), owner.store.log.segment_bytes
+    (linked,) = follower.places.linked
+    assert linked.end - linked.first == 2 * segment_bytes
+    (link,) = (
+        unpack_link(head.position, body)
+        for head, body in filter(None, map(unpack, replicas.partition.records))
+        if head.kind is Kind.LINK
+    )
+    ((filled, _),) = link.fills
+    damaged = [100_000, 1_000_000, segment_bytes + 200_000, segment_bytes + 900_000, filled + 60]
+    for place in damaged:
+        flip(replicas.directory(2), linked.first + place, segment_bytes)
+    assert replicas.segments(2) != whole
+    async with healing(replicas, follower):
+        await until(lambda: follower.healing.counts.healed + follower.healing.counts.lost == len(damaged))
+    assert replicas.segments(2) == whole
+    follower.close()
     owner.store.close(clean=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,11 +19,13 @@ from tickwheel_broker.cluster.replicator import Deposed, Replicator, Tail
 from tickwheel_broker.cluster.shared_log import Stored
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_simulation.cluster.partition import Line, Partition, PartitionFaults
-from timerlog.commitlog.durability import SyncTicket
+from timerlog.background import Stage
+from timerlog.commitlog.durability import Link, SyncTicket
 from timerlog.files.disk import FileDisk
+from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.replication.places import Places
 from timerlog.replication.record import Kind, Writer, fence, unpack
-from timerlog.replication.rule import Reader
+from timerlog.replication.rule import Reader, Said
 
 NODE = 1
 TIMEOUT_S = 3.0
@@ -102,7 +105,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]], *, alone: bool = False) ->
 
 
 def ticket(position: int, data: bytes) -> SyncTicket:
-    return SyncTicket(position + len(data), 1, ranges=((position, data),))
+    return SyncTicket(position + len(data), 1, pieces=((position, data),))
 
 
 def shipped(log: Partition) -> list[bytes]:
@@ -310,5 +313,109 @@ def test_how_far_its_own_log_counts_is_not_what_the_next_owner_wrote() -> None:
         await trio.sleep(1)
         assert one.tail.reader.state.end == 83
         assert one.tail.place == place
+
+    run(scenario, alone=True)
+
+
+JOB = b"j" * 16
+BEHIND = 2 * SETTINGS.segment_bytes + SEGMENT_HEADER_BYTES
+
+
+def staging(directory: Path, size_bytes: int) -> Stage:
+    """A job of one file."""
+    path = directory / "file.log"
+    path.write_bytes(bytes(range(256)) * (size_bytes // 256))
+    return Stage(JOB, pytest.fail, (path,), SETTINGS.segment_bytes)
+
+
+def linking(stage: Stage) -> SyncTicket:
+    """The commit that makes the job a part of the log, which has nothing before it."""
+    link = Link(BEHIND, JOB, tuple(path.stat().st_size for path in stage.paths))
+    return SyncTicket(BEHIND + 4, 1, pieces=((64, b"ADOPTED"), link, (BEHIND, b"BASE")))
+
+
+def kinds_since_the_last_fence(log: Partition) -> list[Kind]:
+    heads = [(unpack(record) or pytest.fail("it is a record"))[0] for record in log.records]
+    last = max(at for at, head in enumerate(heads) if head.kind is Kind.FENCE)
+    return [head.kind for head in heads[last + 1 :] if head.kind is not Kind.BEAT]
+
+
+def staged_bytes(log: Partition) -> bytes:
+    """Of the files that all nodes have when they come to the link."""
+    reader, found, linked = Reader(SETTINGS.segment_bytes), b"", b""
+    for record in log.records:
+        head, body = unpack(record) or pytest.fail("it is a record")
+        taken = reader.take(head, body)
+        if taken.said is Said.FENCED:
+            found = b""
+        elif taken.said is Said.STAGED:
+            assert head.position == len(found)
+            found += bytes(body[16:])
+        if taken.links:
+            linked = found
+    return linked
+
+
+def test_files_come_beside_what_is_committed(tmp_path: Path) -> None:
+    async def scenario(one: Scene) -> None:
+        stage = staging(tmp_path, 3_000_000)
+
+        async def send() -> None:
+            for number in range(3):
+                await one.replicator.commit(ticket(64 + 5 * number, b"sent%d" % number))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.replicator.stage, stage)
+            nursery.start_soon(send)
+        kinds = kinds_since_the_last_fence(one.log)
+        assert (kinds.count(Kind.STAGE), kinds.count(Kind.DATA)) == (4, 3)
+        assert Kind.STAGE in kinds[kinds.index(Kind.DATA) :], "the commits did not wait for all of it"
+        link = Link(BEHIND, JOB, (2_999_808,))
+        await one.replicator.commit(SyncTicket(BEHIND, 1, pieces=((79, b"ADOPTED"), link)))
+        assert staged_bytes(one.log) == stage.paths[0].read_bytes()
+
+    run(scenario, alone=True)
+
+
+@pytest.mark.parametrize("fails", ["while they come", "before the link", "with the link"])
+def test_another_term_makes_them_come_again(tmp_path: Path, fails: str) -> None:
+    """A FENCE makes all nodes forget them."""
+
+    async def scenario(one: Scene) -> None:
+        stage = staging(tmp_path, 2_000_000)
+
+        async def fail(work: Callable[[], Awaitable[object]]) -> None:
+            one.line.refuses_appends = True
+            with trio.move_on_after(1):
+                await work()
+            one.line.refuses_appends = False
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.replicator.stage, stage)
+            if fails == "while they come":
+                await one.log.wait_beyond(2)
+                await fail(partial(trio.sleep, 1))
+        if fails == "before the link":
+            await fail(one.replicator._append_beat)
+        if fails == "with the link":
+            await fail(lambda: one.replicator.commit(linking(stage)))
+            await one.replicator.settle()
+        else:
+            await one.replicator.commit(linking(stage))
+        assert one.replicator.term > 1
+        assert kinds_since_the_last_fence(one.log)[-3:] == [Kind.DATA, Kind.LINK, Kind.DATA]
+        assert staged_bytes(one.log) == stage.paths[0].read_bytes()
+        assert shipped(one.log) == [b"ADOPTED", b"BASE"]
+
+    run(scenario, alone=True)
+
+
+def test_a_file_that_cannot_be_read_ends_the_job_alone(tmp_path: Path) -> None:
+    async def scenario(one: Scene) -> None:
+        errors: list[OSError] = []
+        await one.replicator.stage(Stage(JOB, errors.append, (tmp_path / "missing.log",), 1 << 20))
+        assert [type(error) for error in errors] == [FileNotFoundError]
+        await one.replicator.commit(ticket(64, b"goes on"))
+        assert shipped(one.log) == [b"goes on"]
 
     run(scenario, alone=True)

@@ -39,7 +39,7 @@ async def test_it_deletes_up_to_the_first_segment_that_is_left(
     async with trio.open_nursery() as nursery:
         shared = Partition(random.Random(1))
         line = Line(shared, nursery)
-        nursery.start_soon(Trimming(line, store.log, places).run)
+        nursery.start_soon(Trimming(line, store.log, places, lambda: False).run)
         work(owner, 20)
         await trio.sleep(2 * TRIM_S)
         assert shared.first_offset == 0, "nothing has gone yet"
@@ -73,7 +73,9 @@ async def test_where_a_start_is_not_known_nothing_is_deleted(tmp_path: Path, aut
         disk = owner.store.disk
         disk.remove("places")
         segment_bytes = owner.store.log.segment_bytes
-        await Trimming(Line(shared, nursery), owner.store.log, Places(disk, segment_bytes)).trim()
+        await Trimming(
+            Line(shared, nursery), owner.store.log, Places(disk, segment_bytes), lambda: False
+        ).trim()
     assert shared.first_offset == 0
     owner.store.close(clean=False)
 

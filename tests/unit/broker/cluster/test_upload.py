@@ -188,10 +188,10 @@ class Owning:
         ticket = self.store.begin_sync()
         if ticket is None:
             return
-        for record in self._writer.data(ticket.ranges, NOW_MS):
-            head, _ = unpack(record) or pytest.fail("it is a record")
+        for record in self._writer.data(ticket.pieces, NOW_MS):
+            head, body = unpack(record) or pytest.fail("it is a record")
             said = Said.BATCH if head.is_last else Said.PART
-            self.places.read(head, said, len(self._log.records))
+            self.places.read(head, body, said, len(self._log.records))
             self._log.records.append(record)
         self.store.finish_sync(ticket)
 
@@ -603,7 +603,7 @@ def test_an_owner_trims_only_to_where_a_node_can_begin(tmp_path: Path, is_apart:
 
     async def trim(_: Partition, line: Line) -> None:
         line.partition = log
-        await Trimming(line, owner.store.log, owner.places).trim()
+        await Trimming(line, owner.store.log, owner.places, lambda: False).trim()
 
     with cluster.owner(1, 7) as owner:
         before = log.first_offset

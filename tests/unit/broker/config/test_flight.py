@@ -23,6 +23,8 @@ from tickwheel_broker.config.settings import Settings
         ({"flight": True, "flight_listen": "[::]:1"}, "grpc://:1"),
         ({"flight": True, "flight_listen": "0.0.0.0:7416", "tls_certificate": "x"}, "grpc+tls://:7416"),
         ({"flight_advertise": "tables.example:443", "tls_certificate": "x"}, "grpc+tls://tables.example:443"),
+        ({"flight_advertise": "grpc+tls://tables.example:443"}, "grpc+tls://tables.example:443"),
+        ({"flight_advertise": "grpc://sidecar:1", "tls_certificate": "x"}, "grpc://sidecar:1"),
     ],
 )
 def test_what_clients_are_told(settings: dict[str, Any], told: str) -> None:
@@ -55,6 +57,12 @@ def test_an_address_that_others_reach_needs_tls() -> None:
         load(environment={}, flags={"flight": True, "flight_listen": "0.0.0.0:7416"})
     assert load(environment={}, flags={"flight_listen": "0.0.0.0:7416"}).settings.flight is False
     assert load(environment={}, flags={"flight": True, "flight_listen": "0.0.0.0:1", "insecure": True})
+
+
+@table("told", ["7416", "http://a:1", "grpc://", "grpc://a", "grpc+tls://a:70000", "grpc://grpc://a:1"])
+def test_addresses_that_nobody_reaches(told: Any) -> None:
+    with pytest.raises(ConfigError, match="flight_advertise"):
+        load(environment={}, flags={"flight_advertise": told})
 
 
 @table("place", ["", "7416", "a:b", "a:70000"])

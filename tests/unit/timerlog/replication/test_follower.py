@@ -152,7 +152,7 @@ def test_a_batch_counts_whole_or_not_at_all(replicas: Replicas) -> None:
     owner.store.produce.ingest(send(topic, [b"x" * 500] * 10), NOW_MS)
     ticket = owner.store.begin_sync()
     assert ticket is not None
-    first, *others = owner.writer.data(ticket.ranges, NOW_MS, 900)
+    first, *others = owner.writer.data(ticket.pieces, NOW_MS, 900)
     assert len(others) > 2
     offset = replicas.partition.append(first)
     assert follower.take(offset, first) is Said.PART

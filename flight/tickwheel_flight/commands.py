@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -11,10 +11,13 @@ from tickwheel.arrow.columns import TableName
 from tickwheel.arrow.errors import SourceError
 from tickwheel.arrow.event_table import Offset
 from tickwheel.arrow.options import ReadOptions, chosen_columns, read_options
+from tickwheel.protocol.limits import MAX_TIME_MS
 from timerlog.readers.events import EVENTS
 
 MAX_COMMAND_BYTES: Final = 1 << 20
 _SHOWN_CHARS: Final = 200
+
+_T = TypeVar("_T")
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,12 +62,37 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return read_options(wanted)
 
 
+class ArchiveCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages that all groups were done with before a time, as an archive has them. ``archive_sizes``: only their ids,
+    topics and bytes. ``topics``: with all shards; None: all topics."""
+
+    table: Literal["archive", "archive_sizes"]
+    done_before_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
+    states: Annotated[list[Literal["acked", "dead"]], msgspec.Meta(min_length=1)]
+    topics: list[str] | None = None
+    rows_per_partition: Annotated[int, msgspec.Meta(ge=1)] = 500_000
+
+
+class _Named(msgspec.Struct, frozen=True):
+    table: str = ""
+
+
 def parse_command(packed: bytes) -> Command:
     """Raises ``SourceError``."""
+    return _decoded(packed, Command)
+
+
+def parse_table(packed: bytes) -> Command | ArchiveCommand:
+    """The same, also of an archive. Raises ``SourceError``."""
+    is_archive = _decoded(packed, _Named).table in ("archive", "archive_sizes")
+    return _decoded(packed, ArchiveCommand) if is_archive else _decoded(packed, Command)
+
+
+def _decoded(packed: bytes, kind: type[_T]) -> _T:
     if len(packed) > MAX_COMMAND_BYTES:
         raise SourceError(f"The command has {len(packed)} bytes, and may have {MAX_COMMAND_BYTES}.")
     try:
-        return msgspec.json.decode(packed or b"{}", type=Command)
+        return msgspec.json.decode(packed or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(
             f"The command cannot be read: {str(error)[:_SHOWN_CHARS]}.",

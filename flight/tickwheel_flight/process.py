@@ -27,17 +27,18 @@ from tickwheel.errors import (
     LoginRequired,
 )
 from tickwheel.sync import Client
+from tickwheel_flight.bulk.jobs import Jobs
+from tickwheel_flight.bulk.staging import Staging
 from tickwheel_flight.callers import Callers, log_in
 from tickwheel_flight.directory import Directory
-from tickwheel_flight.jobs import Jobs
 from tickwheel_flight.reading import Reading
 from tickwheel_flight.server import FlightServer
-from tickwheel_flight.staging import Staging
 from tickwheel_flight.turns import Turns
 
 DRAIN_S: Final = 1.0
 """So long streams may take to notice that the process ends, or listens anew: less than the broker waits for it."""
 _CONNECT_S: Final = 10.0
+_LOOK_S: Final = 1.0
 _STREAMS_A_CORE: Final = 4
 
 _log = logging.getLogger("tickwheel.flight")
@@ -129,13 +130,21 @@ def serve(serving: Serving, ready: Callable[[str], None]) -> None:
 
 def _next_tls(events: queue.SimpleQueue[str], serving: Serving) -> dict[str, Any] | None:
     """Waits for new certificates; None: it is to end. Bad ones are logged, and the old ones stay."""
-    while events.get() == "SIGHUP":
+    while _next_event(events) == "SIGHUP":
         if serving.certificate:
             try:
                 return _tls(serving)
             except BadCertificate as error:
                 _log.error("the new certificate is not used; the old one stays: %s", error)
     return None
+
+
+def _next_event(events: queue.SimpleQueue[str]) -> str:
+    """Waits for an event. A signal that comes right before this thread waits, or to a thread of gRPC, wakes nobody:
+    Python runs its handler when this thread looks again."""
+    while True:
+        with suppress(queue.Empty):
+            return events.get(timeout=_LOOK_S)
 
 
 def _listen(place: str, parts: tuple[Reading, Callers, Jobs], tls: dict[str, Any]) -> FlightServer:

@@ -25,12 +25,20 @@ from tickwheel.arrow.event_table import (
     starting_offset,
     wanted_types,
 )
-from tickwheel.arrow.message_table import BATCH_BYTES, CHUNK_ROWS, scan_messages, split_messages
+from tickwheel.arrow.message_table import BATCH_BYTES, CHUNK_ROWS, count_rows, scan_messages, split_messages
 from tickwheel.arrow.options import ReadOptions, chosen_columns
+from tickwheel.arrow.outline import Outline, outline_of
 from tickwheel.arrow.predicates import Predicate, parse_conditions
 from tickwheel.errors import Forbidden, ShuttingDown, TickwheelError
 from tickwheel.protocol.grants import Granted
-from tickwheel_flight.commands import Command
+from tickwheel_flight.archives import (
+    archive_parts,
+    archive_schema,
+    check_archivist,
+    rows_of,
+    scan_archive,
+)
+from tickwheel_flight.commands import ArchiveCommand, Command
 from tickwheel_flight.directory import Directory
 from tickwheel_flight.rights import Sight
 from tickwheel_flight.snapshots import Snapshots
@@ -120,6 +128,15 @@ class Reading:
         ]
         return Plan(_schema(options, columns), tickets)
 
+    def plan_archive(self, command: ArchiveCommand, granted: Granted) -> Plan:
+        """Raises ``SourceError``, Forbidden."""
+        check_archivist(granted, command.topics)
+        moment, offline = self._directory.now()
+        rows, parts = rows_of(command), archive_parts(command, offline)
+        _check_number(len(parts), command.rows_per_partition)
+        tickets = [make_ticket(moment, "messages", part, archive=rows) for part in parts]
+        return Plan(archive_schema(rows), tickets)
+
     def first_offset(self, command: Command, granted: Granted) -> Offset:
         """Where a new query of events begins. Raises ``SourceError``, ``PositionLost``, Forbidden."""
         options, offline = self._seen(command, granted)
@@ -137,6 +154,11 @@ class Reading:
                 return offset_after_bytes(options, offline, start, end, limit_bytes)
             return current_offset(options, [offline], start, end, rows)
 
+    def outline(self, command: Command, granted: Granted) -> Outline:
+        """The topics that the reader may see, and their groups. Raises ``SourceError``, Forbidden."""
+        _, offline = self._seen(command, granted)
+        return outline_of(offline, Sight(granted, offline, ()).visible())
+
     def _seen(self, command: Command, granted: Granted) -> tuple[ReadOptions, Offline]:
         _check_any(granted)
         options = command.options(self._directory.path)
@@ -151,6 +173,10 @@ class Reading:
         `TooManyStreams` and ShuttingDown."""
         ticket, granted = open_ticket(packed), judge(False)
         _check_any(granted)
+        if ticket.archive is not None:
+            if ticket.table != "messages":
+                raise BadTicket
+            check_archivist(granted, ticket.archive.topics)
         offline = self._directory.then(ticket.moment)
         table = chosen_columns(ticket.columns, ticket.table)
         filters = parse_conditions(_as_json(ticket.filters), COLUMNS[ticket.table])
@@ -163,6 +189,8 @@ class Reading:
             offline.check_position(ticket.first)
             offline.check_position(ticket.end)
         schema = arrow_schema({name: table[name] for name in columns})
+        if ticket.archive is not None:
+            schema = archive_schema(ticket.archive)
         return schema, self._batches(
             ticket, offline, (columns, predicates), granted, _Reader(judge, has_left, name)
         )
@@ -236,14 +264,8 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
     if command.table == "messages":
         cores = len(os.sched_getaffinity(0))
         rows = options.rows_per_partition
-        if (
-            rows is not None
-            and (offline.description.next_id - offline.description.first_id) // rows > MAX_PARTS
-        ):
-            raise SourceError(
-                f"With {rows} rows a part there would be more than {MAX_PARTS} parts.",
-                advice="Ask for larger parts (rowsPerPartition).",
-            )
+        if rows is not None:
+            _check_number(count_rows([offline], list(options.filters)) // rows, rows)
         messages = split_messages([offline], rows, list(options.filters), cores)
         return [(one.first_id, one.end_id) for one in messages]
     if command.start is None:
@@ -251,6 +273,14 @@ def _parts(command: Command, options: ReadOptions, offline: Offline) -> list[tup
     else:
         events = split_events([offline], command.start, command.end or command.start, options)
     return [(one.start, one.end) for one in events]
+
+
+def _check_number(parts: int, rows: int) -> None:
+    if parts > MAX_PARTS:
+        raise SourceError(
+            f"With {rows} rows a part there would be more than {MAX_PARTS} parts.",
+            advice="Ask for larger parts (rowsPerPartition).",
+        )
 
 
 def _scan(
@@ -264,6 +294,8 @@ def _scan(
     if ticket.table == "messages":
         # Nothing that is not committed, whoever has made the ticket.
         ids = range(max(ticket.first, 1), min(ticket.end, offline.description.next_id))
+        if ticket.archive is not None:
+            return scan_archive(snapshot, ids, ticket.archive)
         batch_bytes = max(BATCH_BYTES * chunk_rows // CHUNK_ROWS, _LEAST_BATCH_BYTES)
         return scan_messages(
             snapshot, ids, columns, predicates, chunk_rows=chunk_rows, batch_bytes=batch_bytes

@@ -42,9 +42,10 @@ class Sight:
         """What each row must meet besides."""
         if self._granted.may_everywhere("query"):
             return []
-        return [Predicate("topic", "is_in", self._visible())]
+        return [Predicate("topic", "is_in", self.visible())]
 
-    def _visible(self) -> list[str]:
+    def visible(self) -> list[str]:
+        """The names of the topics that he may query, in order."""
         names = sorted(topic.name for topic in self._offline.description.topics)
         if self._granted.may_everywhere("query"):
             return names
@@ -54,7 +55,7 @@ class Sight:
         """The first topic that is read, and whose bodies may not be."""
         if self._granted.may_everywhere("consume"):
             return None
-        passing = _passing(self._visible(), self._filters)
+        passing = _passing(self.visible(), self._filters)
         return next((name for name in passing if not self._granted.may("consume", name)), None)
 
 

@@ -15,21 +15,22 @@ import pyarrow.flight as fl
 
 from tickwheel.arrow.columns import TableName
 from tickwheel.arrow.errors import SourceError
-from tickwheel.arrow.network import FIRST_OFFSET, LAST_OFFSET
+from tickwheel.arrow.network import FIRST_OFFSET, LAST_OFFSET, OUTLINE
 from tickwheel.errors import BadToken, ConnectionDenied, Forbidden, TickwheelError
 from tickwheel.protocol.grants import Granted
+from tickwheel_flight.bulk.jobs import ACTIONS as JOB_ACTIONS
+from tickwheel_flight.bulk.jobs import Jobs, check_writer
+from tickwheel_flight.bulk.putting import put_chunks
+from tickwheel_flight.bulk.staged_names import BadPut, parse_path
 from tickwheel_flight.callers import Callers
-from tickwheel_flight.commands import Command, parse_command
-from tickwheel_flight.jobs import ACTIONS as JOB_ACTIONS
-from tickwheel_flight.jobs import Jobs, check_writer
-from tickwheel_flight.putting import put_chunks
+from tickwheel_flight.commands import ArchiveCommand, Command, parse_command, parse_table
 from tickwheel_flight.reading import Reading, readable
-from tickwheel_flight.staged_names import BadPut, parse_path
 from timerlog.errors import StoreError
 
-_OFFSETS: Final = {
+_QUESTIONS: Final = {
     FIRST_OFFSET: "Where a new query of events begins: a command in, an offset out, both JSON.",
     LAST_OFFSET: "How far events may be read from `start` of a command: a command in, an offset out, both JSON.",
+    OUTLINE: "The topics and groups that the reader may see: a command in, an object out, both JSON.",
 }
 _LOGIN: Final = "login"
 
@@ -88,13 +89,20 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     @_told
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """The columns of what a command asks for."""
-        return fl.SchemaResult(self._reading.schema(_command(descriptor), self._granted(context)))
+        command, granted = _command(descriptor), self._granted(context)
+        if isinstance(command, ArchiveCommand):
+            return fl.SchemaResult(self._reading.plan_archive(command, granted).schema)
+        return fl.SchemaResult(self._reading.schema(command, granted))
 
     @_told
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Its schema, and a ticket for each part. They are answered at the place that was asked: an endpoint without
         locations says that."""
-        plan = self._reading.plan(_command(descriptor), self._granted(context))
+        command, granted = _command(descriptor), self._granted(context)
+        if isinstance(command, ArchiveCommand):
+            plan = self._reading.plan_archive(command, granted)
+        else:
+            plan = self._reading.plan(command, granted)
         endpoints = [fl.FlightEndpoint(ticket, []) for ticket in plan.tickets]
         return fl.FlightInfo(plan.schema, descriptor, endpoints, -1, -1)
 
@@ -108,24 +116,28 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     @_told
     def do_action(self, context: Any, action: Any) -> Any:
-        """Offsets of events, and what a bulk job asks."""
+        """Offsets of events, topics and groups, and what a bulk job asks."""
         packed, granted = action.body.to_pybytes(), self._granted(context)
         found: Any
         if action.type in JOB_ACTIONS:
             check_writer(granted)
             found = self._jobs.act(action.type, packed, *_caller(context))
-        elif action.type == FIRST_OFFSET:
-            found = self._reading.first_offset(parse_command(packed), granted)
-        elif action.type == LAST_OFFSET:
-            found = self._reading.last_offset(parse_command(packed), granted)
+        elif action.type in _QUESTIONS:
+            reading = self._reading
+            ask = {
+                FIRST_OFFSET: reading.first_offset,
+                LAST_OFFSET: reading.last_offset,
+                OUTLINE: reading.outline,
+            }[action.type]
+            found = ask(parse_command(packed), granted)
         else:
-            known = ", ".join([*_OFFSETS, *JOB_ACTIONS])
+            known = ", ".join([*_QUESTIONS, *JOB_ACTIONS])
             raise SourceError(f"There is no action {action.type!r}: use {known}.", advice="")
         return iter([fl.Result(msgspec.json.encode(found))])
 
     def list_actions(self, context: Any) -> list[Any]:
         """Those of `do_action`."""
-        return [fl.ActionType(name, text) for name, text in (_OFFSETS | JOB_ACTIONS).items()]
+        return [fl.ActionType(name, text) for name, text in (_QUESTIONS | JOB_ACTIONS).items()]
 
     @_told
     def list_flights(self, context: Any, criteria: bytes) -> Any:
@@ -166,14 +178,14 @@ def _reader(context: Any) -> str:
     return token or address
 
 
-def _command(descriptor: Any) -> Command:
+def _command(descriptor: Any) -> Command | ArchiveCommand:
     """Raises ``SourceError``."""
     if descriptor.descriptor_type != fl.DescriptorType.CMD:
         raise SourceError(
             "The descriptor is no command.",
             advice='Ask with a command, a JSON object such as {"table": "messages", "columns": ["id", "topic"]}.',
         )
-    return parse_command(descriptor.command or b"")
+    return parse_table(descriptor.command or b"")
 
 
 def _explaining(batches: Iterator[Any]) -> Iterator[Any]:

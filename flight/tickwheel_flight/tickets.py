@@ -8,7 +8,8 @@ its digest tells a ticket that was cut or changed on its way from a good one.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -39,8 +40,18 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
     is_committed: bool
 
 
+class ArchiveRows(msgspec.Struct, frozen=True, array_like=True):
+    """See ``ArchiveCommand``."""
+
+    are_sizes: bool
+    done_before_ms: int
+    states: tuple[Literal["acked", "dead"], ...]
+    topics: tuple[str, ...] | None
+
+
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """``first`` and ``end``: ids of messages, or positions of events, from and up to which, but not to, it reads."""
+    """``first`` and ``end``: ids of messages, or positions of events, from and up to which, but not to, it reads.
+    ``archive``: which messages an archive takes, whatever the columns and filters."""
 
     version: int
     moment: Moment
@@ -50,6 +61,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     columns: tuple[str, ...]
     filters: list[list[Any]]
     events: tuple[str, ...]
+    archive: ArchiveRows | None = None
 
 
 def make_ticket(
@@ -57,13 +69,14 @@ def make_ticket(
     table: TableName,
     part: tuple[int, int],
     *,
-    columns: tuple[str, ...],
-    filters: list[list[Any]],
-    events: tuple[str, ...],
+    columns: tuple[str, ...] = (),
+    filters: Sequence[list[Any]] = (),
+    events: tuple[str, ...] = (),
+    archive: ArchiveRows | None = None,
 ) -> bytes:
     """A packed ticket for one part of a table."""
-    first, end = part
-    packed = msgspec.msgpack.encode(Ticket(_VERSION, moment, table, first, end, columns, filters, events))
+    ticket = Ticket(_VERSION, moment, table, *part, columns, [*filters], events, archive)
+    packed = msgspec.msgpack.encode(ticket)
     return hashlib.sha256(packed).digest()[:_DIGEST_BYTES] + packed
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.processes.daemon_harness import Daemon
-from tests.support.run.profile import PROFILE, QUICK
+from tests.support.run.profile import DRAWS
 from tickwheel.spark import session
 from tickwheel_cli.main import root
 from tickwheel_cli.pipeline.group import COMMANDS
@@ -30,10 +30,8 @@ FAST = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 }
-#: Few rows go through each query: to compile it takes longer than all else. In `ci` Spark does as it does for users.
+#: Few rows go through each query: to compile it takes longer than all else. In `nightly` Spark compiles it.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
@@ -42,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, each task may be tried three times. Java is found or the tests fail: `make test` installs one."""
     os.environ.pop("SPARK_HOME", None)
     folder: Path = tmp_path_factory.mktemp("spark")
-    fast = FAST | INTERPRETED if PROFILE == QUICK else FAST
+    fast = FAST if DRAWS else FAST | INTERPRETED
     conf = {**fast, "spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
     running = session(app="tests", master="local[2,3]", conf=conf, progress=False)
     running.sparkContext.setLogLevel("OFF")

@@ -125,7 +125,7 @@ class World:
         return self.finish(self.start(topic, job))
 
     def finish(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        output, errors = process.communicate(timeout=SPARK_PATIENCE_S * 3)
+        output, errors = process.communicate(timeout=SPARK_PATIENCE_S)
         assert process.returncode == 0, errors.decode()[-3_000:]
         found: dict[str, Any] = json.loads(output)
         return found
@@ -142,7 +142,7 @@ class World:
 
     def wait_for_files(self, process: subprocess.Popen[bytes]) -> None:
         """Until tasks put what they have written."""
-        end_s = time.monotonic() + 3 * SPARK_PATIENCE_S
+        end_s = time.monotonic() + SPARK_PATIENCE_S
         while not any(".log" in name for name in self.left):
             assert process.poll() is None, process.communicate()[1].decode()[-3_000:]
             assert time.monotonic() < end_s
@@ -211,7 +211,7 @@ def test_tables_are_read(world: World) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=SPARK_PATIENCE_S * 3,
+        timeout=SPARK_PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -306,7 +306,7 @@ def test_the_other_side_is_killed(world: World, what: str) -> None:
         else:
             world.daemon.kill()
             world.daemon.start()
-        output, errors = process.communicate(timeout=SPARK_PATIENCE_S * 3)
+        output, errors = process.communicate(timeout=SPARK_PATIENCE_S)
         if process.returncode:
             # The broker was away when it was to take the job in: all or none, and to ask again is safe.
             assert b"schedule_uncertain" in errors or b"not_connected" in errors, errors.decode()[-3_000:]

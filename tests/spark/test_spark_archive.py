@@ -14,11 +14,11 @@ import pytest
 import tickwheel
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import archived, check_each_once, files_of, ids_at, work_off
+from tickwheel.arrow.archive_table import SCHEMA
 from tickwheel.spark import ArchiveBusy, ArchiveDamaged, SourceError, archive_messages
 from tickwheel.spark.archive import ArchiveReport, TopicCount, archiving
 from tickwheel.spark.archive.directory import DirectoryArchive
 from tickwheel.spark.archive.manifest import OURS
-from tickwheel.spark.archive.source import SCHEMA
 from tickwheel.spark.archive.tasks import run_tasks
 from tickwheel.spark.storage import DirectoryFiles, Storage
 

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_shell_runs_it(folder: Path) -> None:
     shell = Shell(folder)
     # PySpark leaves sockets and pipes to the interpreter's end.

@@ -13,9 +13,11 @@ import pytest
 
 import tickwheel
 from tests.support.processes.cli_harness import Shell
+from tests.support.run.profile import limit_s
 from tests.support.run.warned import filters_of_a_process
 from tests.support.spark.standalone import WORKER_HOSTS, Cluster, standalone_cluster
 
+pytestmark = pytest.mark.timeout(limit_s(900))  # each command starts Spark anew, on a cluster of processes
 SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",

@@ -17,7 +17,7 @@ from pyarrow import parquet
 import tickwheel
 from tests.spark.conftest import Pipeline
 from tests.support.clients.certificates import Files
-from tests.support.flight.calling import wait_for_flight
+from tests.support.flight.calling import flight_url
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.guarded import Place
 from tests.support.spark.archives import work_off
@@ -124,16 +124,14 @@ def commands_of(page: str) -> list[list[str]]:
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[dict[str, str]]:
     """A broker on another machine, with tokens, TLS and Arrow Flight: what its words on the pages are here."""
-    files, place, token = Files(folder / "certificates"), Place(folder), folder / "pipeline.token"
-    token.write_text(place.create("pipeline", "publish:*"))
+    files, place, token = Files(folder / "certificates"), Place(folder), folder / "token"
+    token.write_text(place.create("pipeline", "publish:*", "query:*", "consume:*", "admin:*"))
     token.chmod(0o600)
     tls = {"tls_certificate": files.certificate_path, "tls_key": files.key_path}
     with place.daemon(flight=True, flight_listen="127.0.0.1:0", **tls) as daemon:
-        wait_for_flight(
-            str(daemon.wait_for_event("started", exactly=True)["flight"]),
-            tls_root_certs=Path(files.ca_path).read_bytes(),
-        )
-        yield {BROKER: daemon.tls_url, "pipeline.token": str(token), "ca.pem": files.ca_path}
+        flight_url(daemon, tls_root_certs=Path(files.ca_path).read_bytes())
+        tokens = dict.fromkeys(("pipeline.token", "archivist.token"), str(token))
+        yield {BROKER: daemon.tls_url, "ca.pem": files.ca_path, **tokens}
 
 
 @contextmanager
@@ -141,8 +139,7 @@ def history() -> Iterator[list[str]]:
     """The bucket of the pages, and the words that lead to where it is here beside the region, which the page names."""
     with object_store() as store:
         store.bucket(BUCKET)
-        options = {name: value for name, value in store.options().items() if name != "region"}
-        yield [word for name, value in options.items() for word in ("--fs", f"{name}={value}")]
+        yield store.words("region")
 
 
 @pytest.mark.parametrize("page", BEFORE)

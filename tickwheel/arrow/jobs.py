@@ -111,7 +111,7 @@ class Run:
 
     def begin(self, topics: Sequence[str]) -> JobPlan:
         """Plans the job, and lets files of this run come. Raises what connecting raises, Forbidden, BadRequest,
-        NotInACluster, TooManyTopics, DiskFull."""
+        TooManyTopics, DiskFull."""
         return self.flights.act(PLAN_JOB, PlanAsked(self.job, list(topics), self.name), JobPlan)
 
     def plan(self, topics: Sequence[str]) -> JobPlan:

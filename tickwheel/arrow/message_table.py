@@ -22,7 +22,7 @@ from timerlog.layout import DELIVERY, MESSAGE_HEAD_BYTES, Array, Int64Array
 from timerlog.query.columns import TABLE_COLUMNS, LogColumns, TableColumns, needs_deliveries
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Chunk, Snapshot
-from timerlog.tables.tables import spans
+from timerlog.tables.tables import parts, spans
 
 LOG_COLUMNS: Final = ("key", "order_key", "headers", "body", "body_bytes", "dead_reason")
 #: So much of a batch that it stays in a processor's cache from here to Spark.
@@ -51,25 +51,28 @@ def split_messages(
     """The parts of some directories, of at most so many rows of the MessageTable each; an id that is asked for spares
     the others, and nothing is read where no message has an id, or none any more. Without ``rows`` there is work for
     each of the ``cores``."""
-    descriptions = [offline.description for offline in found]
-    ranges = [_id_range(predicates, one.first_id, one.next_id) for one in descriptions]
     if rows is None:
-        whole = [
-            span
-            for one, ids in zip(descriptions, ranges, strict=True)
-            for span in spans(one.gaps, *ids, one.next_id)
-        ]
-        total = sum(end - first for first, end in whole)
-        rows = min(max(-(-total // cores), _LEAST_ROWS), _MOST_ROWS)
+        rows = min(max(-(-count_rows(found, predicates) // cores), _LEAST_ROWS), _MOST_ROWS)
     return [
-        MessagesPart(number, *span)
-        for number, (one, ids) in enumerate(zip(descriptions, ranges, strict=True))
-        for span in spans(one.gaps, *ids, rows)
+        MessagesPart(number, *part)
+        for number, offline in enumerate(found)
+        for part in parts(offline.description.gaps, *_id_range(predicates, offline), rows)
     ]
 
 
-def _id_range(predicates: list[Predicate], first_id: int, next_id: int) -> tuple[int, int]:
-    first, end = max(1, first_id), next_id
+def count_rows(found: list[Offline], predicates: list[Predicate]) -> int:
+    """How many rows of the MessageTable some directories have to be read for."""
+    return sum(
+        end - first
+        for offline in found
+        for first, end in spans(
+            offline.description.gaps, *_id_range(predicates, offline), offline.description.next_id
+        )
+    )
+
+
+def _id_range(predicates: list[Predicate], offline: Offline) -> tuple[int, int]:
+    first, end = max(1, offline.description.first_id), offline.description.next_id
     for one in predicates:
         if one.column != "id" or one.negated:
             continue

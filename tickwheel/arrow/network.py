@@ -26,6 +26,7 @@ from tickwheel.protocol.errors import NotConnected, TickwheelError, error_class
 
 FIRST_OFFSET: Final = "first_offset"
 LAST_OFFSET: Final = "last_offset"
+OUTLINE: Final = "outline"
 """Actions of a `tickwheel flight`."""
 PATIENCE_S: Final = 20.0
 """So long a process that is started anew is waited for."""
@@ -114,13 +115,18 @@ class Flights:
 
     def read(self, ticket: bytes) -> Iterator[Any]:
         """Record batches of one part. Raises what `schema` raises, ``PositionLost``; also in the middle."""
+        return (batch for batch, _ in self.chunks(ticket))
+
+    def chunks(self, ticket: bytes) -> Iterator[tuple[Any, bytes | None]]:
+        """The same, each with what was told beside it."""
         with self.connected() as (client, headers), explaining(self.url):
             # How long a table takes to read is not known; who is gone is known by the connection.
             options = fl.FlightCallOptions(headers=headers)
             reader = _patiently(lambda: client.do_get(fl.Ticket(ticket), options))
             try:
                 for chunk in reader:
-                    yield chunk.data
+                    told = chunk.app_metadata
+                    yield chunk.data, None if told is None else told.to_pybytes()
             finally:
                 reader.cancel()
 

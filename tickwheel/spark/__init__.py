@@ -89,11 +89,12 @@ def make_report(
     fs: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Reports on the deliveries of data directories: writes ``index.html``, ``summary.json`` and
-    ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and returns the summary. ``out`` may be
-    in an object store or HDFS, with ``fs`` as for ``archive_messages``. Options: ``since`` and ``until`` (aware
-    datetimes), ``by``, ``tenant``, ``top``, ``committed``, ``target_p99`` (a timedelta), ``compare`` (an earlier
-    report); docs/how-to/spark-report.md explains them. ``progress``: called with a line about each step.
+    """Reports on the deliveries of data directories, or of brokers with `tickwheel flight` whose URLs are given: writes
+    ``index.html``, ``summary.json`` and ``tables/*.parquet`` to ``out``, which is new, empty or an earlier report, and
+    returns the summary. ``out`` may be in an object store or HDFS, with ``fs`` as for ``archive_messages``. Options:
+    ``since`` and ``until`` (aware datetimes), ``by``, ``tenant``, ``top``, ``committed``, ``target_p99`` (a timedelta),
+    ``compare`` (an earlier report), ``token_file`` and ``ca_file`` (for brokers, on each machine that has tasks);
+    docs/how-to/spark-report.md explains them. ``progress``: called with a line about each step.
 
     Raises ``SourceError``, ``StorageError``, and what ``tickwheel.spark.report.errors`` defines: ``ReportError``,
     ``OutputRefused``, ``EarlierRefused``, ``PlottingMissing``."""

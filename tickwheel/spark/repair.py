@@ -33,6 +33,7 @@ from tickwheel.spark.errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 _BATCH_IDS: Final = 10_000
 #: A spread has at most so many steps: all messages of a step get the same time.
@@ -157,10 +158,27 @@ def _messages(spark: SparkSession, tables: Mapping[str, str], columns: Sequence[
 
 
 def _used_columns(spark: SparkSession, tables: Mapping[str, str], where: str) -> list[str]:
-    """The columns that a condition names, in whatever case: those that are read cost time, bodies most of all."""
-    filtered: Any = _messages(spark, tables, ()).where(where)
-    used = filtered._jdf.queryExecution().analyzed().references().toSeq()
-    return sorted({str(used.apply(number).name()).lower() for number in range(used.size())})
+    """The columns without which a condition has no meaning: each column that is read costs time, bodies most of all.
+    Raises ``AnalysisException`` for a condition that never has a meaning."""
+    # Asking for the schema makes a server of Spark Connect analyse, too.
+    fields = _messages(spark, tables, ()).where(where).schema.fields
+    return [
+        field.name
+        for field in fields
+        if not _has_meaning(spark, [f for f in fields if f is not field], where)
+    ]
+
+
+def _has_meaning(spark: SparkSession, fields: Sequence[StructField], where: str) -> bool:
+    """Whether a condition names none but these columns."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    nothing = spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields))
+    try:
+        return len(nothing.where(where).schema) == len(fields)
+    except AnalysisException:
+        return False
 
 
 def _packed(rows: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.errors import ClientClosed, ClientForked, TickwheelError
@@ -15,6 +15,7 @@ from tickwheel.worker.handler import Handler
 from tickwheel.worker.outcomes import INTERRUPTED, Kind, Outcome
 from tickwheel.worker.tally import Tally
 
+_LOOK_S: Final = 0.5
 _log = logging.getLogger("tickwheel.worker")
 
 
@@ -88,7 +89,10 @@ class ThreadWorker:
             for thread in threads:
                 thread.start()
             try:
-                self._stopping.wait()
+                # Python runs the handler of a signal when this thread looks again: one that came right before the wait,
+                # or to another thread, wakes nobody.
+                while not self._stopping.wait(_LOOK_S):
+                    pass
                 self._take_no_more(subscription)
                 self._finish(threads)
             finally:

@@ -73,6 +73,7 @@ class Place:
         try:
             self._guard.check_call(request)
             row = self._rows["GET" if request.method == "HEAD" else request.method]
+            reading.refuse_conditions(request, row.headers or {})
             token = reading.token(request)
             query = reading.query(row.query, request)
             body = b""

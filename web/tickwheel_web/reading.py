@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
@@ -14,6 +14,7 @@ import anyio
 import msgspec
 from starlette.requests import Request
 
+from tickwheel.errors import BadArgument
 from tickwheel.protocol.bodies.wording import of_json, placed, worded
 from tickwheel.protocol.limits import MAX_TOKEN_CHARS
 from tickwheel_web.large.aside import aside
@@ -26,6 +27,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
+_CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")
 _TYPING_MISTAKE: Final = 0.6
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
 
@@ -33,6 +35,20 @@ _DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
 def media_type(request: Request) -> str:
     """The content type without its parameters; empty: none was given."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def refuse_conditions(request: Request, known: Iterable[str]) -> None:
+    """A request that changes something, with a condition at which nobody looks, changes nothing. ``known``: the headers
+    that the endpoint reads. Raises BadArgument."""
+    if request.method in ("GET", "HEAD"):
+        return
+    read = {name.lower() for name in known}
+    for name in _CONDITIONS:
+        if name.lower() in request.headers and name.lower() not in read:
+            raise BadArgument(
+                f"{request.method} {request.url.path} knows no {name}.",
+                advice="Leave it out. Nothing was changed.",
+            )
 
 
 def need_media_type(request: Request, allowed: Sequence[str]) -> str:

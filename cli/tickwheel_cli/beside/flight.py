@@ -51,7 +51,8 @@ def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> 
 
     if flags["data_dir"] is None and current_session().data is not None:
         flags["data_dir"] = current_session().data
-    settings = load(config_file, flags={**flags, "flight": True}).settings
+    # The broker's socket is told by --url: where the broker would make the socket by itself is of no interest here.
+    settings = load(config_file, flags={**flags, "flight": True, "unix_socket": "unused.sock"}).settings
     check_directory(Path(settings.data_dir))
     logs.configure(settings, name="tickwheel")
     try:

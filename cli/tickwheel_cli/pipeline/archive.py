@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from tickwheel_cli.shared.session import current_session, shared_options
 
 if TYPE_CHECKING:
     from tickwheel.spark.archive import ArchiveReport
+    from tickwheel.spark.archive.places import Read
 
 
 @click.command()
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
 @click.option("--with-dead", is_flag=True, help="Also what a group has given up as a dead letter.")
 @click.option("--purge", is_flag=True, help="Wait until the broker has given the disk space back.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be archived.")
+@click.option(
+    "--read",
+    type=click.Choice(["flight", "in place"]),
+    help="How messages are read.  [default: in place, where the broker's directory is seen]",
+)
 @source_option
 @storage_options
 @spark_options
@@ -51,6 +58,7 @@ def archive(
     with_dead: bool,
     purge: bool,
     dry_run: bool,
+    read: Read | None,
     source: Path | None,
     fs_pairs: tuple[str, ...],
     master: str,
@@ -63,8 +71,12 @@ def archive(
     tickwheel pipeline archive --older-than 30d --to archive/
     tickwheel pipeline archive --older-than 30d --to s3://bucket/archive --fs region=eu-central-1
 
+    \b
+    tickwheel pipeline archive --url tickwheel://broker:7411 --older-than 30d --to s3://bucket/archive
+
     Files are read back and compared with the source before the broker is told to drop their messages. Run it
-    again after a crash, or every night: nothing is lost, and nothing is archived twice.
+    again after a crash, or every night: nothing is lost, and nothing is archived twice. Where the broker's data
+    directory is not seen, messages are read by Arrow Flight, if `tickwheel flight` runs beside the broker.
     """
     from tickwheel.spark.archive import archive as archive_messages
     from tickwheel.spark.storage import parse_options, storage_at
@@ -84,6 +96,9 @@ def archive(
             purge=purge,
             dry_run=dry_run,
             fs=fs,
+            read=read,
+            token_file=os.environ.get("TICKWHEEL_TOKEN_FILE"),
+            ca_file=os.environ.get("TICKWHEEL_CA"),
         )
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -70,21 +70,27 @@ def directories_option(*, required: bool = True) -> Callable[[_Command], _Comman
     )
 
 
-def tables_of(directories: tuple[Path, ...]) -> dict[str, str]:
-    """Which tables a command reads, as options of the data source: of directories, or of the broker of `--url`."""
+def places_of(directories: tuple[Path, ...]) -> list[str]:
+    """What a command reads: data directories, or the broker of `--url`."""
     url = current_session().url
     if directories and url is not None:
         raise click.UsageError("--data names directories, and --url a broker: give one of them")
     if directories:
-        return {"paths": json.dumps([str(directory) for directory in directories])}
+        return [str(directory) for directory in directories]
     if url is None and not os.environ.get("TICKWHEEL_URL"):
         raise click.UsageError("name a data directory (--data) or a broker with `tickwheel flight` (--url)")
-    found = {"url": url or os.environ["TICKWHEEL_URL"]}
+    return [url or os.environ["TICKWHEEL_URL"]]
+
+
+def tables_of(directories: tuple[Path, ...]) -> dict[str, str]:
+    """Which tables a command reads, as options of the data source."""
+    places = places_of(directories)
+    if directories:
+        return {"paths": json.dumps(places)}
     # A file is named the same on each machine that reads; a token itself must not stand among options.
-    for option, variable in (("tokenFile", "TICKWHEEL_TOKEN_FILE"), ("caFile", "TICKWHEEL_CA")):
-        if os.environ.get(variable):
-            found[option] = os.environ[variable]
-    return found
+    files = (("tokenFile", "TICKWHEEL_TOKEN_FILE"), ("caFile", "TICKWHEEL_CA"))
+    named = {option: os.environ[variable] for option, variable in files if os.environ.get(variable)}
+    return {"url": places[0], **named}
 
 
 def source_option(command: _Command) -> _Command:

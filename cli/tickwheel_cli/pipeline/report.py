@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,16 +17,18 @@ from tickwheel_cli.pipeline.options import (
     directories_option,
     needs_spark,
     open_spark,
+    places_of,
     spark_options,
     storage_options,
 )
 from tickwheel_cli.shared.options import DURATION, TIME
 from tickwheel_cli.shared.output import counted, print_result
-from tickwheel_cli.shared.session import current_session, json_option
+from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 
 
 @click.command()
-@directories_option()
+@directories_option(required=False)
+@url_option
 @click.option(
     "--out",
     required=True,
@@ -70,6 +73,7 @@ from tickwheel_cli.shared.session import current_session, json_option
 @click.option("--uncommitted", is_flag=True, help="Read also what may not be on the disk yet.")
 @storage_options
 @spark_options
+@security_options
 @json_option
 @needs_spark
 def report(
@@ -96,7 +100,11 @@ def report(
     tickwheel pipeline report --data ./data --out ./report --target-p99 100ms --compare ./report
     tickwheel pipeline report --data ./shard-1 --data ./shard-2 --out ./report --tenant header:customer
 
-    It writes index.html, a page that needs nothing else, summary.json and tables/*.parquet. The broker is not asked.
+    \b
+    tickwheel pipeline report --url tickwheel://broker:7411 --out s3://bucket/report
+
+    It writes index.html, a page that needs nothing else, summary.json and tables/*.parquet. With --data the broker is
+    not asked; with --url it needs `tickwheel flight` beside it, and the report has what the token may query.
     """
     from tickwheel.spark import make_report
     from tickwheel.spark.report.options import report_options
@@ -107,9 +115,11 @@ def report(
     chosen: dict[str, Any] = {
         "since": since, "until": until, "by": by, "tenant": tenant, "top": top, "committed": not uncommitted,
         "target_p99": target_p99, "compare": compare,
+        "token_file": os.environ.get("TICKWHEEL_TOKEN_FILE"), "ca_file": os.environ.get("TICKWHEEL_CA"),
     }  # fmt: skip
     # What can be seen to be wrong is said before Spark is started, which takes seconds.
-    report_options(directories, **chosen, fs=fs)
+    places = places_of(directories)
+    report_options(places, **chosen, fs=fs)
     place = output_at(out, compare, fs)
     check_output(place)
     shows = is_terminal() and not current_session().json if progress is None else progress
@@ -118,7 +128,7 @@ def report(
     if tell is not None:
         tell("starting Spark")
     with open_spark(master, conf, progress=False) as spark:
-        summary = make_report(spark, directories, out, progress=tell, fs=fs, **chosen)
+        summary = make_report(spark, places, out, progress=tell, fs=fs, **chosen)
     print_result(summary, *_told(summary), place.shown_name(PAGE))
 
 

@@ -79,6 +79,17 @@ def test_readers_go_on_when_it_was_killed(tmp_path: Path) -> None:
     assert is_refused(url)
 
 
+def test_the_data_directory_may_be_deeper_than_a_socket(tmp_path: Path) -> None:
+    deep = tmp_path / ("deep" * 25)
+    deep.mkdir()
+    with with_flight(deep / "data", unix_socket=str(tmp_path / "socket")) as daemon:
+        with sync.Client(daemon.url) as client:
+            client.send("tea", b"1")
+        with calling(flight_url(daemon)) as caller:
+            assert caller.rows(columns=["topic"]) == [{"topic": "tea"}]
+        assert len(daemon.child_pids) == 1
+
+
 def test_nothing_is_left_of_a_broker_that_was_killed(tmp_path: Path) -> None:
     daemon = with_flight(tmp_path / "data").start()
     url = flight_url(daemon)

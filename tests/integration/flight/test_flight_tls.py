@@ -17,7 +17,7 @@ import trustme
 
 import tickwheel.arrow
 from tests.support.clients.certificates import Files
-from tests.support.flight.calling import Caller, wait_for_flight
+from tests.support.flight.calling import Caller, flight_url
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.support.processes.piped import Piped
@@ -59,17 +59,15 @@ def rows(daemon: Daemon, **options: Any) -> list[dict[str, Any]]:
     return found
 
 
-def flight_url(daemon: Daemon, files: Files, certificate: tuple[str, str] | None = None) -> str:
+def tls_flight_url(daemon: Daemon, files: Files, certificate: tuple[str, str] | None = None) -> str:
     """Where its Arrow Flight is, once that answers."""
-    url = str(daemon.wait_for_event("started", exactly=True)["flight"])
     tls: dict[str, Any] = {"tls_root_certs": Path(files.ca_path).read_bytes()}
     if certificate is not None:
         tls |= {
             "cert_chain": Path(certificate[0]).read_bytes(),
             "private_key": Path(certificate[1]).read_bytes(),
         }
-    wait_for_flight(url, **tls)
-    return url
+    return flight_url(daemon, **tls)
 
 
 def shown_certificate(url: str, files: Files) -> bytes | None:
@@ -90,7 +88,7 @@ def shown_certificate(url: str, files: Files) -> bytes | None:
 def test_reading_over_tls_and_what_is_refused(tmp_path: Path, files: Files) -> None:
     with tls_daemon(tmp_path, files) as daemon:
         send(daemon)
-        url = flight_url(daemon, files)
+        url = tls_flight_url(daemon, files)
         assert url.startswith("grpc+tls://127.0.0.1:")
         with sync.Client(daemon.tls_url, ca_file=files.ca_path) as client:
             assert client.flight_url == url
@@ -118,7 +116,7 @@ def test_only_readers_with_a_certificate(
     asked = {"table": "messages", "columns": COLUMNS}
     with tls_daemon(tmp_path, files, tls_client_ca=files.client_ca_path) as daemon:
         send(daemon)
-        url = flight_url(daemon, files, good)
+        url = tls_flight_url(daemon, files, good)
         with pytest.raises(NotConnected):
             Flights(url, ca_file=files.ca_path).plan(asked)
         for certificate, key in (stranger, good):
@@ -133,7 +131,7 @@ def test_only_readers_with_a_certificate(
 def test_new_certificates_are_seen_by_new_readers(tmp_path: Path, files: Files) -> None:
     with tls_daemon(tmp_path, files) as daemon:
         send(daemon)
-        url = flight_url(daemon, files)
+        url = tls_flight_url(daemon, files)
         first = shown_certificate(url, files)
         assert first is not None
         files.issue()
@@ -148,7 +146,7 @@ def test_a_key_that_cannot_be_used_changes_nothing(tmp_path: Path, files: Files)
     """As for the broker itself: what was there is used until there is something better."""
     with tls_daemon(tmp_path, files) as daemon:
         send(daemon)
-        url = flight_url(daemon, files)
+        url = tls_flight_url(daemon, files)
         first, key = shown_certificate(url, files), Path(files.key_path).read_bytes()
         files.spoil_key()
         daemon.process.send_signal(signal.SIGHUP)

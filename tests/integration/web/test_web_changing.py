@@ -53,6 +53,29 @@ async def test_due_now_and_again(ask: Caller, topic: str, by_key: bool) -> None:
     assert item["attempt"] == 2
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [{"If-None-Match": "*"}, {"If-Match": '"1"'}, {"If-Unmodified-Since": "Thu, 01 May 2031 09:00:00 GMT"}],
+)
+async def test_conditions_at_which_nobody_looks_are_refused(
+    ask: Caller, topic: str, condition: dict[str, str]
+) -> None:
+    daily = {"topic": topic, "cron": "0 9 * * *", "text": "x"}
+    (name,) = condition
+    for method, path, body in (
+        ("PUT", f"/v1/schedules/{topic}-daily", daily),
+        ("PUT", f"/v1/topics/{topic}-new", {}),
+        ("POST", f"/v1/topics/{topic}/messages", {"text": "x"}),
+        ("DELETE", f"/v1/topics/{topic}?confirm={topic}", None),
+    ):
+        refused = await ask(method, path, body, headers=condition)
+        assert refused.status == 400, (method, path)
+        assert f"knows no {name}" in refused.json["detail"]
+    assert (await ask("GET", f"/v1/schedules/{topic}-daily", headers=condition)).status == 404
+    assert (await ask("GET", f"/v1/topics/{topic}-new", headers=condition)).status == 404
+    assert (await ask("PUT", f"/v1/schedules/{topic}-daily", daily)).status == 201
+
+
 # Another body ------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from tickwheel_bench.processes import wait_until
 from tickwheel_flight.tickets import open_ticket
 
 _CALL_S = 60.0
-_TICKET = ("version", "moment", "table", "first", "end", "columns", "filters", "events")
+_TICKET = ("version", "moment", "table", "first", "end", "columns", "filters", "events", "archive")
 _MOMENT = ("log", "now_ms", "next_id", "position", "groups", "is_committed")
 
 
@@ -70,8 +70,9 @@ def _descriptor(command: Any, fields: dict[str, Any]) -> Any:
     return fl.FlightDescriptor.for_command(packed)
 
 
-def wait_for_flight(url: str, **tls: Any) -> None:
-    """Until it answers, if only that it wants a token."""
+def wait_for_flight(url: str, report: Callable[[], object] = lambda: "", **tls: Any) -> None:
+    """Wait until `tickwheel flight` answers, if only that it wants a token. ``report``: what is told when it does
+    not."""
 
     def answers() -> bool:
         with fl.connect(url, **tls) as client:
@@ -85,13 +86,13 @@ def wait_for_flight(url: str, **tls: Any) -> None:
                 return True
             return True
 
-    wait_until(answers)
+    wait_until(answers, report)
 
 
-def flight_url(daemon: Daemon) -> str:
+def flight_url(daemon: Daemon, **tls: Any) -> str:
     """Where its Arrow Flight is, once that answers."""
     url = str(daemon.wait_for_event("started", exactly=True)["flight"])
-    wait_for_flight(url)
+    wait_for_flight(url, daemon.log, **tls)
     return url
 
 

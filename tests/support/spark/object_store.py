@@ -34,9 +34,10 @@ class ObjectStore:
             "region": "us-east-1",
         }
 
-    def words(self) -> list[str]:
-        """The same as words of a command."""
-        return [word for name, value in self.options().items() for word in ("--fs", f"{name}={value}")]
+    def words(self, *without: str) -> list[str]:
+        """The same as words of a command. ``without``: names of options that the command has already."""
+        kept = {name: value for name, value in self.options().items() if name not in without}
+        return [word for name, value in kept.items() for word in ("--fs", f"{name}={value}")]
 
     def bucket(self, name: str = "") -> str:
         """A new bucket."""

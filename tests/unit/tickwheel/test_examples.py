@@ -11,10 +11,11 @@ import pytest
 
 from tests.support.clients import forking
 from tests.support.outbox.databases import OUTBOX
-from tests.support.run.profile import PROFILE, QUICK
+from tests.support.run.profile import DRAWS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SAYS = {
+    "arrow_tables.py": ["2031-05-01: 1000", "2031-05-02: 1000"],
     "celery_app.py": [
         "2 + 3 = 5",
         "order 17 is not paid",
@@ -243,6 +244,7 @@ SAYS = {
 
 #: What they show is tested elsewhere, and each starts Spark, or a worker of Celery.
 SLOW = {
+    "arrow_tables.py": pytest.mark.ci,
     "celery_app.py": pytest.mark.ci,
     "order_timeouts_spark.py": pytest.mark.ci,
     "spark_archive.py": pytest.mark.soak,
@@ -250,7 +252,7 @@ SLOW = {
     "spark_schedule.py": pytest.mark.soak,
 }
 YEAR = "flights_year.py"
-#: In a quick run what all of them import is imported once; in `ci` each is started as its first line says.
+#: What all of them import is imported once; in a longer run than `ci` each is started as its first line says.
 RUN = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
@@ -263,7 +265,7 @@ def lines_of(name: str, *options: str, timeout_s: int) -> list[str]:
     words = [str(EXAMPLES / name), *options]
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
         process: subprocess.Popen[bytes] | forking.Forked
-        if PROFILE == QUICK:
+        if not DRAWS:
             files = (0, printed.fileno(), said.fileno())
             process = forking.start(RUN, *words, modules=("tickwheel_broker.daemon", *OUTBOX), files=files)
         else:

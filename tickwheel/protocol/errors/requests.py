@@ -309,13 +309,6 @@ class NotOwner(TickwheelError):
         return error
 
 
-class NotInACluster(TickwheelError):
-    """A cluster cannot do this yet; nothing was done."""
-
-    code = "not_in_a_cluster"
-    advice = "Send the messages instead (send_many; from Spark, df.write): that works in a cluster."
-
-
 class InternalError(TickwheelError):
     """The broker met a defect of its own."""
 

@@ -1,7 +1,8 @@
 """Archives what is done: copies it into Parquet files, checks them, and only then lets the broker forget it.
 
 1. What an earlier run left is brought to its end: see ``_Run.resume``.
-2. Tasks read the data directory and write files that do not count yet, with a count and a checksum of what they read.
+2. Tasks read what is done, in place or by Arrow Flight, and write files that do not count yet, with a count and a
+   checksum of what they read.
 3. Other tasks read the files back and compare.
 4. The manifest: from here on the messages are archived.
 5. The files get their places, and the broker drops exactly the ids that are in them.
@@ -25,26 +26,17 @@ import msgspec
 import numpy as np
 
 from tickwheel import sync
+from tickwheel.arrow.archive_table import STATES, Counts, Passed, Wanted
 from tickwheel.arrow.errors import SourceError
-from tickwheel.arrow.places import describe_log
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.spark.archive.files import check_file, read_ids, write_files
 from tickwheel.spark.archive.layout import Archive, archive_at
 from tickwheel.spark.archive.manifest import FORMAT, FileEntry, Manifest, Outcome, new_run
-from tickwheel.spark.archive.source import (
-    STATES,
-    Passed,
-    Wanted,
-    count_messages,
-    parts_of,
-    read_pieces,
-    topic_names,
-)
+from tickwheel.spark.archive.places import Place, Read, find_place
 from tickwheel.spark.archive.tasks import run_tasks
 from tickwheel.spark.errors import ArchiveDamaged
 from tickwheel.spark.storage import Storage, storage_at
 from timerlog.layout import Int64Array
-from timerlog.readers.describe import Offline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +55,7 @@ class TopicCount(msgspec.Struct, frozen=True):
 
 
 class ArchiveReport(msgspec.Struct, kw_only=True):
-    """What was archived, or would be (``dry_run``).
+    """What was archived, or would be (``dry_run``), ``read`` in place or by Arrow Flight.
 
     ``messages`` went into ``files`` files of ``bytes`` bytes, and of those the broker has ``dropped`` so many; ``gone``
     had been purged before it was asked, ``kept`` were called for again meanwhile. ``vanished`` were purged while they
@@ -86,6 +78,7 @@ class ArchiveReport(msgspec.Struct, kw_only=True):
     freed_bytes: int | None = None
     warnings: list[str] = msgspec.field(default_factory=list)
     dry_run: bool = False
+    read: Read = "in place"
 
 
 def archive(
@@ -101,6 +94,9 @@ def archive(
     dry_run: bool = False,
     rows_per_task: int = DEFAULT_ROWS_PER_TASK,
     fs: Mapping[str, str] | None = None,
+    read: Read | None = None,
+    token_file: str | None = None,
+    ca_file: str | None = None,
 ) -> ArchiveReport:
     """Archives the messages that every group was done with more than ``older_than`` ago, and has the broker drop them.
 
@@ -108,9 +104,11 @@ def archive(
     ``s3://``, ``s3a://``, ``gs://``, ``abfss://``, ``hdfs://``; ``fs``: options to get there, beside the usual
     environment. ``source``: the broker's data directory, where it is mounted elsewhere than the broker says.
     ``states``: ``dead`` as well takes messages that some group has given up. ``purge``: waits until the broker has
-    given the disk space back; else it does so when it is worth it.
+    given the disk space back; else it does so when it is worth it. ``read``: how messages are read, ``"in place"`` or
+    ``"flight"`` (by Arrow Flight); None: in place where the broker's directory is seen, and else by Arrow Flight.
+    ``token_file``, ``ca_file``: on each machine that has tasks; by default what is in the environment there.
 
-    Raises ``SourceError``, ``ArchiveBusy``, ``ArchiveDamaged``, ``ArchiveError``, ``ArchiveUncertain``,
+    Raises ``SourceError``, Forbidden, ``ArchiveBusy``, ``ArchiveDamaged``, ``ArchiveError``, ``ArchiveUncertain``,
     ``StorageError``, and the client's errors.
     """
     wrong = [state for state in states if state not in STATES]
@@ -123,8 +121,10 @@ def archive(
         raise SourceError("older_than is negative.", advice="Use 30d, or 0s for all that is done by now.")
     storage = storage_at(to, fs)
     storage.reach()
-    with sync.Client(url) as client:
-        run = _Run(spark, client, archive_at(storage), source, rows_per_task)
+    with sync.Client(url, token_file=token_file, ca_file=ca_file) as client:
+        now_ms = client.stats().now_ms
+        place = find_place(client, now_ms, source=source, read=read, token_file=token_file, ca_file=ca_file)
+        run = _Run(spark, client, archive_at(storage), place, rows_per_task, now_ms)
         return run.work(older_than, topics, tuple(states), purge=purge, dry_run=dry_run)
 
 
@@ -136,7 +136,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    topics: dict[str, tuple[int, int]]
+    topics: Counts
 
 
 class _Checked(msgspec.Struct, frozen=True):
@@ -152,15 +152,15 @@ class _Target:
     run: str
 
 
-def _write(offline: Offline, wanted: Wanted, target: _Target, ids: tuple[int, int], attempt: str) -> _Written:
+def _write(place: Place, wanted: Wanted, target: _Target, part: Any, attempt: str) -> _Written:
     passed = Passed()
-    pieces = read_pieces(offline, range(*ids), wanted, passed)
+    pieces = place.pieces(part, wanted, passed)
     files = write_files(pieces, target.storage, target.folder, f"{target.run}-{attempt}")
     return _Written(files, passed.meant, passed.vanished, passed.unreadable)
 
 
-def _count(offline: Offline, wanted: Wanted, ids: tuple[int, int], attempt: str) -> _Counted:
-    return _Counted(count_messages(offline, range(*ids), wanted))
+def _count(place: Place, wanted: Wanted, part: Any, attempt: str) -> _Counted:
+    return _Counted(place.count(part, wanted))
 
 
 def _check(storage: Storage, file: tuple[str, FileEntry], attempt: str) -> _Checked:
@@ -182,15 +182,14 @@ class _Run:
         spark: SparkSession,
         client: sync.Client,
         archive: Archive,
-        source: str | Path | None,
+        place: Place,
         rows_per_task: int,
+        now_ms: int,
     ) -> None:
-        self._spark, self._client, self._archive = spark, client, archive
-        place = client.log_place()
-        self._log_id, self._rows_per_task = place.log_id, rows_per_task
-        self._directory = Path(source if source is not None else place.directory)
-        self._now_ms = client.stats().now_ms
-        self._report = ArchiveReport()
+        """``now_ms``: by the broker's clock."""
+        self._spark, self._client, self._archive, self._place = spark, client, archive, place
+        self._log_id, self._rows_per_task, self._now_ms = client.log_place().log_id, rows_per_task, now_ms
+        self._report = ArchiveReport(read=place.read)
         #: Ids that are in the archive and that the broker keeps.
         self._kept: list[tuple[int, int]] = []
 
@@ -206,16 +205,15 @@ class _Run:
         older_ms = older_than // timedelta(milliseconds=1)
         report = self._report
         report.dry_run, report.done_before_ms = dry_run, max(0, self._now_ms - older_ms)
-        offline = describe_log(self._directory, self._log_id, self._now_ms)
-        chosen = _topic_ids(offline, topics)
-        self._warn(offline, chosen, older_ms)
+        chosen = _chosen(self._place, topics)
+        self._warn(chosen, older_ms)
         if dry_run:
             self._kept = self._all_kept()
-            self._forecast(offline, self._wanted(chosen, states))
+            self._forecast(self._wanted(chosen, states))
             return report
         with self._archive.locked():
             self.resume()
-            manifest = self._write(offline, self._wanted(chosen, states))
+            manifest = self._write(self._wanted(chosen, states))
             if manifest is not None:
                 self._drop(manifest)
             self._archive.end()
@@ -223,15 +221,13 @@ class _Run:
             report.freed_bytes = self._client.purge().freed_bytes
         return report
 
-    def _wanted(self, topic_ids: tuple[int, ...] | None, states: tuple[str, ...]) -> Wanted:
-        return Wanted(self._report.done_before_ms, states, topic_ids, _ids_of(self._kept))
+    def _wanted(self, topics: tuple[str, ...] | None, states: tuple[str, ...]) -> Wanted:
+        return Wanted(self._report.done_before_ms, states, topics, _ids_of(self._kept))
 
-    def _warn(self, offline: Offline, topic_ids: tuple[int, ...] | None, older_ms: int) -> None:
+    def _warn(self, topics: tuple[str, ...] | None, older_ms: int) -> None:
         """What is purged sooner than it is archived is lost."""
-        names = topic_names(offline.description.topics)
-        chosen = {name for number, name in names.items() if topic_ids is None or number in topic_ids}
         short: dict[float, list[str]] = {}
-        for name in sorted(chosen):
+        for name in self._place.topics if topics is None else topics:
             try:
                 purge_after_ms = self._client.topic(name).effective["purge_after_ms"]
             except UnknownTopic:
@@ -245,10 +241,9 @@ class _Run:
                 f"than older_than: messages may be purged before they are archived. Raise it, to 36500d say."
             )
 
-    def _forecast(self, offline: Offline, wanted: Wanted) -> None:
-        counted = run_tasks(
-            self._spark, parts_of(offline, self._rows_per_task), partial(_count, offline, wanted), _Counted
-        )
+    def _forecast(self, wanted: Wanted) -> None:
+        parts = self._place.parts(wanted, self._rows_per_task, are_counts=True)
+        counted = run_tasks(self._spark, parts, partial(_count, self._place, wanted), _Counted)
         for one in counted:
             self._add({topic: TopicCount(*counts) for topic, counts in one.topics.items()})
 
@@ -301,7 +296,7 @@ class _Run:
 
     # -- this run --
 
-    def _write(self, offline: Offline, wanted: Wanted) -> Manifest | None:
+    def _write(self, wanted: Wanted) -> Manifest | None:
         """None: there is nothing to archive."""
         archive, run = self._archive, new_run(self._now_ms, os.urandom(_RUN_BYTES))
         folder = archive.begin(run, self._log_id)
@@ -310,8 +305,9 @@ class _Run:
             for one in archive.begun()
         ]
         try:
-            work = partial(_write, offline, wanted, _Target(archive.storage, folder, run))
-            written = run_tasks(self._spark, parts_of(offline, self._rows_per_task), work, _Written)
+            work = partial(_write, self._place, wanted, _Target(archive.storage, folder, run))
+            parts = self._place.parts(wanted, self._rows_per_task, are_counts=False)
+            written = run_tasks(self._spark, parts, work, _Written)
             report, files = self._report, [entry for one in written for entry in one.files]
             report.vanished = sum(one.vanished for one in written)
             report.unreadable = sum(one.unreadable for one in written)
@@ -372,15 +368,14 @@ class _Run:
         return dropped, gone, kept
 
 
-def _topic_ids(offline: Offline, topics: Sequence[str]) -> tuple[int, ...] | None:
-    """The numbers of topics and their shards. Raises ``SourceError``."""
+def _chosen(place: Place, topics: Sequence[str]) -> tuple[str, ...] | None:
+    """None: all topics. Raises ``SourceError``."""
     if not topics:
         return None
-    names = topic_names(offline.description.topics)
-    unknown = sorted(set(topics) - set(names.values()))
+    unknown = sorted(set(topics) - set(place.topics))
     if unknown:
         raise SourceError(f"There is no topic {unknown[0]!r}.", advice="`tickwheel topics` lists them.")
-    return tuple(number for number, name in names.items() if name in topics)
+    return tuple(sorted(set(topics)))
 
 
 def _batches(ids: Int64Array) -> Iterator[Int64Array]:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tickwheel.arrow.archive_table import SCHEMA, Piece
 from tickwheel.spark.archive.checksum import checksum, combined
 from tickwheel.spark.archive.manifest import SUFFIX, FileEntry, partition
-from tickwheel.spark.archive.source import SCHEMA, Piece
 from tickwheel.spark.errors import ArchiveDamaged
 from tickwheel.spark.storage import NewFile, Storage
 

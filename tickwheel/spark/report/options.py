@@ -45,10 +45,11 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What to report on. ``step`` None: the finest that a chart can show. ``target_p99_ms``: so late may 99 of 100
-    first deliveries be; None: nothing is said about that. ``earlier``: what to compare it with."""
+    """What to report on. ``directories``: also the URLs of brokers with `tickwheel flight`. ``step`` None: the finest
+    that a chart can show. ``target_p99_ms``: so late may 99 of 100 first deliveries be; None: nothing is said about
+    that. ``earlier``: what to compare it with. The files of token and CA are on each machine that has tasks."""
 
-    directories: tuple[Path, ...]
+    directories: tuple[str, ...]
     period: Period
     tenant: Tenant
     step: Step | None
@@ -56,6 +57,20 @@ class ReportOptions:
     committed: bool
     target_p99_ms: int | None = None
     earlier: Earlier | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    @property
+    def places(self) -> list[dict[str, str]]:
+        """Each as options of the data source."""
+        files = {"tokenFile": self.token_file, "caFile": self.ca_file}
+        by_url = {name: path for name, path in files.items() if path}
+        return [{"url": one, **by_url} if is_url(one) else {"path": one} for one in self.directories]
+
+
+def is_url(place: str) -> bool:
+    """Whether it names a broker, and no directory."""
+    return "://" in place
 
 
 def report_options(
@@ -69,20 +84,22 @@ def report_options(
     committed: bool = True,
     target_p99: timedelta | None = None,
     compare: str | Path | None = None,
+    token_file: str | None = None,
+    ca_file: str | None = None,
     fs: Mapping[str, str] | None = None,
 ) -> ReportOptions:
-    """``fs``: options of where ``compare`` is, if that is no directory. Raises ``ReportError``, ``EarlierRefused``,
-    ``StorageError``."""
+    """``directories``: or URLs of brokers. ``fs``: options of where ``compare`` is, if that is no directory. Raises
+    ``ReportError``, ``EarlierRefused``, ``StorageError``."""
     listed = [directories] if isinstance(directories, str | Path) else list(directories)
     if not listed:
-        raise ReportError("No data directory is named.", advice="Name one or more.")
+        raise ReportError("No data directory is named.", advice="Name one or more, or URLs of brokers.")
     period = Period(_epoch_ms(since, "since"), _epoch_ms(until, "until"))
     if period.since_ms is not None and period.until_ms is not None and period.since_ms >= period.until_ms:
         raise ReportError("The period ends before it begins.", advice="Let since be earlier than until.")
     if not 1 <= top <= MAX_TOP:
         raise ReportError(f"{top} is no number of rows to list.", advice=f"Use 1 to {MAX_TOP:,}.")
     return ReportOptions(
-        directories=tuple(Path(one).absolute() for one in listed),
+        directories=tuple(one if is_url(one) else str(Path(one).absolute()) for one in map(str, listed)),
         period=period,
         tenant=parse_tenant(tenant),
         step=_parse_step(by),
@@ -90,6 +107,8 @@ def report_options(
         committed=committed,
         target_p99_ms=_target_ms(target_p99),
         earlier=None if compare is None else read_earlier(compare, fs or {}),
+        token_file=token_file,
+        ca_file=ca_file,
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.stores.far import BEYOND_FLOATS, FAR, begin, begin_late, begin_with_large_ids
 from tests.support.stores.purging import LATER_MS, mixed
+from tickwheel.arrow.archive_table import Wanted, count_messages, parts_of
 from tickwheel.arrow.columns import EVENT_COLUMNS, MESSAGE_COLUMNS
 from tickwheel.arrow.event_table import (
     EventsPart,
@@ -26,7 +27,6 @@ from tickwheel.arrow.event_table import (
 )
 from tickwheel.arrow.message_table import read_messages, split_messages
 from tickwheel.arrow.options import ReadOptions, read_options
-from tickwheel.spark.archive.source import Wanted, count_messages, parts_of
 from timerlog.readers.describe import Offline, describe_directory
 from timerlog.store import Store
 

@@ -386,6 +386,18 @@ def test_the_blocking_twin() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_the_blocking_twin_hears_a_signal_that_another_thread_takes() -> None:
+    def handle(_: tickwheel.sync.Message) -> None:
+        time.sleep(0.2)  # the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    with tickwheel.testing.broker() as broker, broker.sync_client() as client:
+        client.send("mails", b"x")
+        client.work("mails", handle)
+        (topic,) = client.topics()
+        assert topic.groups[0].acked == 1
+
+
 @pytest.mark.parametrize("is_waiting", [True, False])
 def test_the_blocking_twin_ends_with_its_client(is_waiting: bool) -> None:
     """Whether one of its threads waits for a message then, or its only one has a message in hand, and asks for the next

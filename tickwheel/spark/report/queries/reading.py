@@ -1,7 +1,7 @@
-"""What a report reads: the tables ``messages`` and ``events`` of each data directory, with the columns that it
-needs and no others, times as epoch milliseconds and topics by the names that users gave them.
+"""What a report reads: the tables ``messages`` and ``events`` of each data directory or broker, with the columns that
+it needs and no others, times as epoch milliseconds and topics by the names that users gave them.
 
-Ids belong to one directory, so each row has the number of its own, ``log``.
+Ids belong to one log, so each row has the number of its own, ``log``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from tickwheel.arrow.network import OUTLINE, Flights
 from tickwheel.arrow.options import read_options
+from tickwheel.arrow.outline import Outline, outline_of
 from tickwheel.arrow.predicates import conditions
 from tickwheel.spark.report.options import ReportOptions
 from tickwheel.spark.tables import describe
 from timerlog.names import DEAD_SUFFIX
-from timerlog.readers.describe import Offline
-from timerlog.readers.snapshot import Description
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -51,23 +51,29 @@ class Frames:
 
 
 def read_frames(spark: SparkSession, options: ReportOptions) -> Frames:
-    """Raises ``SourceError`` when a directory cannot be read."""
-    found = [_described(options, number) for number in range(len(options.directories))]
-    readers = [_Reader(spark, options, number, one.description) for number, one in enumerate(found)]
+    """Raises ``SourceError`` when a directory cannot be read, Forbidden and what connecting raises."""
+    outlines = [_outline(place, is_committed=options.committed) for place in options.places]
+    readers = [
+        _Reader(spark, options, number, place, outline)
+        for number, (place, outline) in enumerate(zip(options.places, outlines, strict=True))
+    ]
     return Frames(
         events=_union(one.events() for one in readers),
         nacks=_union(one.nacks() for one in readers),
         messages=_union(one.messages() for one in readers),
         identities=_union(one.identities() for one in readers),
         letters=_union(one.letters() for one in readers),
-        now_ms=max(one.description.now_ms for one in found),
-        log_bytes=sum(one.end_position - one.first_position for one in found),
+        now_ms=max(one.now_ms for one in outlines),
+        log_bytes=sum(one.log_bytes for one in outlines),
     )
 
 
-def _described(options: ReportOptions, number: int) -> Offline:
-    wanted = {"path": str(options.directories[number]), "committed": str(options.committed).lower()}
-    return describe(read_options(wanted))[0]
+def _outline(place: Mapping[str, str], *, is_committed: bool) -> Outline:
+    options = read_options({**place, "committed": str(is_committed).lower()})
+    if options.url is None:
+        return outline_of(describe(options)[0])
+    flights = Flights.of_broker(options.url, token_file=options.token_file, ca_file=options.ca_file)
+    return flights.act(OUTLINE, {"committed": is_committed}, Outline)
 
 
 def _union(frames: Iterable[DataFrame]) -> DataFrame:
@@ -75,22 +81,19 @@ def _union(frames: Iterable[DataFrame]) -> DataFrame:
 
 
 class _Reader:
-    """One directory."""
+    """One directory or broker: the ``number``-th. ``place``: options of the data source."""
 
     def __init__(
-        self, spark: SparkSession, options: ReportOptions, number: int, description: Description
+        self,
+        spark: SparkSession,
+        options: ReportOptions,
+        number: int,
+        place: Mapping[str, str],
+        outline: Outline,
     ) -> None:
-        self._spark, self._options, self._number = spark, options, number
-        names = {topic.topic_id: topic.name for topic in description.topics}
-        #: The topic that users know, for each whose messages lie in the shards of another.
-        self._parents = {
-            topic.name: names[topic.parent] for topic in description.topics if topic.parent in names
-        }
-        #: A message belongs to the groups that began before it, so to the one that began first if to any.
-        self._first_groups: dict[str, str] = {}
-        for group in sorted(description.groups, key=lambda group: (group.start_seq, group.group_id)):
-            self._first_groups.setdefault(names[group.topic_id], group.name)
-        self._dead_topics = [name for name in names.values() if name.endswith(DEAD_SUFFIX)]
+        self._spark, self._options, self._number, self._place = spark, options, number, place
+        self._parents, self._first_groups = outline.parents, outline.first_groups
+        self._dead_topics = [name for name in outline.topics if name.endswith(DEAD_SUFFIX)]
 
     def events(self) -> DataFrame:
         return self._finished(self._load("events", _EVENT_COLUMNS, events=_EVENTS))
@@ -119,7 +122,7 @@ class _Reader:
     def _load(self, table: str, columns: Sequence[str], **options: str) -> DataFrame:
         source = self._spark.read.format("tickwheel").options(table=table, columns=",".join(columns))
         source = source.options(committed=str(self._options.committed).lower(), **options)
-        return source.load(str(self._options.directories[self._number]))
+        return source.options(**self._place).load()
 
     def _is_first(self) -> Column:
         """Of the rows that a message has, one for each group, true for one."""

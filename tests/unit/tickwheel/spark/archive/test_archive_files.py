@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickwheel.arrow.archive_table import DAY_MS, SCHEMA, Piece
 from tickwheel.spark.archive.checksum import checksum, combined
 from tickwheel.spark.archive.files import check_file, read_batches, read_ids, write_files
 from tickwheel.spark.archive.manifest import FileEntry
-from tickwheel.spark.archive.source import DAY_MS, SCHEMA, Piece
 from tickwheel.spark.errors import ArchiveDamaged
 from tickwheel.spark.storage import DirectoryFiles
 

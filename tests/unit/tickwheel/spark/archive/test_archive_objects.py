@@ -20,13 +20,14 @@ import pytest
 from tests.support.run.profile import amount, seed, some_of
 from tests.support.spark.simulated_storage import Killed, Life, SimulatedFiles, Turns, World
 from tests.unit.tickwheel.spark.archive.test_archive_files import plain
+from tickwheel.arrow.archive_table import SCHEMA, Counts, Passed, Piece, Wanted
 from tickwheel.spark.archive import archiving
 from tickwheel.spark.archive.archiving import ArchiveReport
 from tickwheel.spark.archive.files import read_ids
 from tickwheel.spark.archive.layout import archive_at
 from tickwheel.spark.archive.manifest import OURS, RUNS, FileEntry, Manifest, Outcome
 from tickwheel.spark.archive.objects import REMEMBERED_MS, ObjectArchive
-from tickwheel.spark.archive.source import SCHEMA, Passed, Piece, Wanted
+from tickwheel.spark.archive.places import Read
 from tickwheel.spark.errors import (
     ArchiveBusy,
     ArchiveDamaged,
@@ -108,23 +109,31 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> list[Any]:
         return [work(part, f"{number:05d}-0") for number, part in enumerate(parts)]
 
-    def parts_of(offline: Broker, rows: int) -> list[tuple[int, int]]:
+    monkeypatch.setattr(archiving, "run_tasks", run_tasks)
+    monkeypatch.setattr(archiving, "_DROP_IDS", 2)
+    monkeypatch.setattr("tickwheel.spark.archive.objects._READS_AT_ONCE", 1)
+
+
+class BrokerPlace:
+    """What a run reads: each part is a task of three messages."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.read: Read = "in place"
+        self.topics: list[str] = []
+
+    def parts(self, wanted: Wanted, rows: int, *, are_counts: bool) -> list[Any]:
         return [(first, first + 3) for first in range(1, COUNT + 1, 3)]
 
-    def read_pieces(offline: Broker, ids: range, wanted: Wanted, passed: Passed) -> Iterator[Piece]:
-        for number in ids:
-            if number in offline.ids - offline.called and number not in wanted.without:
-                passed.meant += 1
-                yield Piece("t", 0, _row(number, offline.log_id))
+    def count(self, part: Any, wanted: Wanted) -> Counts:
+        raise NotImplementedError
 
-    monkeypatch.setattr(archiving, "run_tasks", run_tasks)
-    monkeypatch.setattr(archiving, "parts_of", parts_of)
-    monkeypatch.setattr(archiving, "read_pieces", read_pieces)
-    monkeypatch.setattr(archiving, "describe_log", lambda directory, log_id, now_ms: directory)
-    monkeypatch.setattr(archiving, "_topic_ids", lambda offline, topics: None)
-    monkeypatch.setattr(archiving, "_DROP_IDS", 2)
-    monkeypatch.setattr(archiving._Run, "_warn", lambda *args: None)
-    monkeypatch.setattr("tickwheel.spark.archive.objects._READS_AT_ONCE", 1)
+    def pieces(self, part: Any, wanted: Wanted, passed: Passed) -> Iterator[Piece]:
+        broker = self._broker
+        for number in range(*part):
+            if number in broker.ids - broker.called and number not in wanted.without:
+                passed.meant += 1
+                yield Piece("t", 0, _row(number, broker.log_id))
 
 
 class Client:
@@ -146,8 +155,9 @@ def run(broker: Broker, life: Life) -> ArchiveReport:
     """A run of the archive, as `tickwheel pipeline archive` does it."""
     nothing: Any = None
     client: Any = Client(broker, life)
-    work = archiving._Run(nothing, client, archive_at(SimulatedFiles(life)), "", 100)
-    work._directory = broker  # type: ignore[assignment]
+    work = archiving._Run(
+        nothing, client, archive_at(SimulatedFiles(life)), BrokerPlace(broker), 100, life.world.now_ms
+    )
     return work.work(timedelta(), (), ("acked",), purge=False, dry_run=False)
 
 

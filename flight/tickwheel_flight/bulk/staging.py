@@ -23,9 +23,9 @@ import msgspec
 
 from tickwheel.arrow.jobs import MANIFEST_SUFFIX, STAGING, Stored
 from tickwheel.errors import BadJob, DiskFull, TickwheelError
-from tickwheel_flight.incoming import Incoming, Watch
-from tickwheel_flight.room import Room
-from tickwheel_flight.staged_names import OPEN_SUFFIX, PART_SUFFIX, BadPut, Name, is_of_run
+from tickwheel_flight.bulk.incoming import Incoming, Watch
+from tickwheel_flight.bulk.room import Room
+from tickwheel_flight.bulk.staged_names import OPEN_SUFFIX, PART_SUFFIX, BadPut, Name, is_of_run
 from timerlog.bulk.write import MANIFEST
 
 MAX_MANIFEST_BYTES: Final = 64 << 20

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from tickwheel.arrow.jobs import PUT_SCHEMA, Stored
-from tickwheel_flight.staged_names import BadPut
+from tickwheel_flight.bulk.staged_names import BadPut
 
 
 def put_chunks(reader: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from timerlog.layout import Array, DeliveryState, Int64Array, MessageState
 from timerlog.query.columns import LogColumns, shard_names
 from timerlog.readers.describe import Offline
 from timerlog.readers.snapshot import Chunk, Snapshot
-from timerlog.tables.tables import spans
+from timerlog.tables.tables import parts
 
 _MS: Final = pa.timestamp("ms", "UTC")
 GROUP: Final = pa.struct(
@@ -51,21 +51,30 @@ SCHEMA: Final = pa.schema(
         pa.field("groups", pa.list_(GROUP)),
     ]
 )
+#: What a forecast is made of.
+SIZES: Final = pa.schema(
+    [pa.field("id", pa.int64()), pa.field("topic", pa.string()), pa.field("bytes", pa.int64())]
+)
 STATES: Final[dict[str, int]] = {"acked": DeliveryState.ACKED, "dead": DeliveryState.DEAD}
 DAY_MS: Final = 86_400_000
 _NO_TEXT: Final = "\ufffd"
 _CHUNK_ROWS: Final = 65_536
+_STEP_ROWS: Final = 16 * _CHUNK_ROWS
 _BATCH_BYTES: Final = 32 * 1024 * 1024
+
+
+#: By topic: messages, and bytes of their records.
+Counts: TypeAlias = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages are taken. ``states``: how their groups may be done with them. ``topic_ids``: with all shards;
-    None: of all topics. ``without``: ids that are in the archive already, in order."""
+    """Which messages are taken. ``states``: how their groups may be done with them. ``topics``: with all shards; None:
+    of all topics. ``without``: ids that are in the archive already, in order."""
 
     done_before_ms: int
     states: tuple[str, ...] = ("acked",)
-    topic_ids: tuple[int, ...] | None = None
+    topics: tuple[str, ...] | None = None
     without: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
@@ -81,7 +90,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one topic and one UTC day, which is numbered from 1970 on."""
+    """Rows of ``SCHEMA``, of one topic and one UTC day, which is numbered from 1970 on."""
 
     topic: str
     day: int
@@ -98,31 +107,62 @@ def parts_of(offline: Offline, rows: int) -> list[tuple[int, int]]:
     """What one task looks at: ids from, to below which, of at most so many rows of the MessageTable. Where no message
     has an id, or none any more, there is none."""
     description = offline.description
-    return list(spans(description.gaps, max(1, description.first_id), description.next_id, rows))
+    return list(parts(description.gaps, max(1, description.first_id), description.next_id, rows))
 
 
-def count_messages(offline: Offline, ids: range, wanted: Wanted) -> dict[str, tuple[int, int]]:
+def count_messages(offline: Offline, ids: range, wanted: Wanted) -> Counts:
     """How many messages of each topic would be taken, and the bytes of their records."""
-    names, counts = topic_names(offline.description.topics), dict[str, tuple[int, int]]()
+    counts: Counts = {}
     with closing(Snapshot(offline.description)) as snapshot:
-        for chosen in _chosen(snapshot, ids, wanted):
-            for topic_id in np.unique(chosen.rows["topic_id"]).tolist():
-                mine = chosen.rows["topic_id"] == topic_id
-                messages, size = counts.get(names[topic_id], (0, 0))
-                record_bytes = int(chosen.rows["record_bytes"][mine].sum(dtype=np.int64))
-                counts[names[topic_id]] = messages + int(mine.sum()), size + record_bytes
+        for batch in scan_sizes(snapshot, ids, wanted):
+            if batch is not None:
+                add_counts(counts, batch, wanted)
     return counts
+
+
+def scan_sizes(snapshot: Snapshot, ids: range, wanted: Wanted) -> Iterator[Any]:
+    """Record batches of ``SIZES``: what would be taken, out of a snapshot that is open already. None where many rows
+    were read and none is taken."""
+    names = topic_names(snapshot.description.topics)
+    for chosen in _chosen(snapshot, ids, wanted):
+        if chosen is None:
+            yield None
+            continue
+        topics = [names[topic_id] for topic_id in chosen.rows["topic_id"].tolist()]
+        sizes = chosen.rows["record_bytes"].astype(np.int64)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(chosen.ids), pa.array(topics, pa.string()), pa.array(sizes)], schema=SIZES
+        )
+
+
+def add_counts(counts: Counts, batch: Any, wanted: Wanted) -> None:
+    """Counts a batch of ``SIZES``, without what is in the archive already."""
+    table = pa.Table.from_batches([batch])
+    if len(wanted.without):
+        table = table.filter(pa.array(~np.isin(batch.column("id").to_numpy(), wanted.without)))
+    sums = table.group_by("topic").aggregate([("id", "count"), ("bytes", "sum")]).to_pylist()
+    for row in sums:
+        messages, size_bytes = counts.get(row["topic"], (0, 0))
+        counts[row["topic"]] = messages + row["id_count"], size_bytes + row["bytes_sum"]
 
 
 def read_pieces(offline: Offline, ids: range, wanted: Wanted, passed: Passed) -> Iterator[Piece]:
     """The rows to be archived. Raises ``StoreError``."""
     with closing(Snapshot(offline.description)) as snapshot:
-        making = _Rows(snapshot)
-        for chosen in _chosen(snapshot, ids, wanted):
-            ends = np.cumsum(chosen.rows["record_bytes"].astype(np.int64))
-            cuts = (np.flatnonzero(np.diff(ends // _BATCH_BYTES)) + 1).tolist()
-            for start, stop in zip([0, *cuts], [*cuts, len(chosen.ids)], strict=True):
-                yield from making.pieces(chosen.part(start, stop), passed)
+        yield from (piece for piece in scan_pieces(snapshot, ids, wanted, passed) if piece is not None)
+
+
+def scan_pieces(snapshot: Snapshot, ids: range, wanted: Wanted, passed: Passed) -> Iterator[Piece | None]:
+    """The same of a snapshot that is open already. None where many rows were read and none is taken."""
+    making = _Rows(snapshot)
+    for chosen in _chosen(snapshot, ids, wanted):
+        if chosen is None:
+            yield None
+            continue
+        ends = np.cumsum(chosen.rows["record_bytes"].astype(np.int64))
+        cuts = (np.flatnonzero(np.diff(ends // _BATCH_BYTES)) + 1).tolist()
+        for start, stop in zip([0, *cuts], [*cuts, len(chosen.ids)], strict=True):
+            yield from making.pieces(chosen.part(start, stop), passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +204,12 @@ class _Chosen:
         )
 
 
-def _chosen(snapshot: Snapshot, ids: range, wanted: Wanted) -> Iterator[_Chosen]:
-    known = np.array(sorted(snapshot.groups_of.keys() & {t.topic_id for t in snapshot.description.topics}))
-    topics = known if wanted.topic_ids is None else np.array(wanted.topic_ids, np.int64)
+def _chosen(snapshot: Snapshot, ids: range, wanted: Wanted) -> Iterator[_Chosen | None]:
+    names = topic_names(snapshot.description.topics)
+    is_wanted = (
+        names if wanted.topics is None else {number for number in names if names[number] in wanted.topics}
+    )
+    topics = np.array(sorted(snapshot.groups_of.keys() & names.keys() & set(is_wanted)), np.int64)
     states = [STATES[name] for name in wanted.states]
 
     def judge(numbers: Int64Array, rows: Array) -> npt.NDArray[np.bool_]:
@@ -177,10 +220,15 @@ def _chosen(snapshot: Snapshot, ids: range, wanted: Wanted) -> Iterator[_Chosen]
             found &= ~np.isin(numbers, wanted.without)
         return found
 
-    for chunk in snapshot.chunks(None, chunk_rows=_CHUNK_ROWS, ids=ids, judge=judge):
-        chosen = _done(chunk, states, wanted.done_before_ms)
-        if len(chosen.ids):
-            yield chosen
+    for step in parts(snapshot.description.gaps, ids.start, ids.stop, _STEP_ROWS):
+        is_empty = True
+        for chunk in snapshot.chunks(None, chunk_rows=_CHUNK_ROWS, ids=range(*step), judge=judge):
+            chosen = _done(chunk, states, wanted.done_before_ms)
+            if len(chosen.ids):
+                yield chosen
+                is_empty = False
+        if is_empty:
+            yield None
 
 
 def _done(chunk: Chunk, states: list[int], done_before_ms: int) -> _Chosen:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tickwheel.errors import ShuttingDown, TickwheelError
-from tickwheel_flight.room import Room
+from tickwheel_flight.bulk.room import Room
 from tickwheel_flight.snapshots import StoodStill
 
 MAX_PUTS: Final = 64

@@ -21,12 +21,12 @@ from tests.support.run.cases import table
 from tests.support.stores.small_disk import small_tmpfs
 from tickwheel.arrow.jobs import Stored
 from tickwheel.errors import BadJob, DiskFull, Forbidden, ShuttingDown, TickwheelError
-from tickwheel_flight import incoming
-from tickwheel_flight.incoming import TooManyPuts, Watch
-from tickwheel_flight.room import StagingFull
+from tickwheel_flight.bulk import incoming
+from tickwheel_flight.bulk.incoming import TooManyPuts, Watch
+from tickwheel_flight.bulk.room import StagingFull
+from tickwheel_flight.bulk.staged_names import BadPut, Name, parse_path
+from tickwheel_flight.bulk.staging import ASK_AGAIN_S, MAX_CHUNK_BYTES, Staging, StagingUnusable
 from tickwheel_flight.snapshots import StoodStill
-from tickwheel_flight.staged_names import BadPut, Name, parse_path
-from tickwheel_flight.staging import ASK_AGAIN_S, MAX_CHUNK_BYTES, Staging, StagingUnusable
 
 JOB = "0123456789abcdef" * 2
 RUN, OTHER_RUN = "a" * 32, "b" * 32

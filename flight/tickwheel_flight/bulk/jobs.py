@@ -24,8 +24,8 @@ from tickwheel.arrow.jobs import (
 )
 from tickwheel.errors import Forbidden
 from tickwheel.protocol.grants import Granted
+from tickwheel_flight.bulk.staging import Staging
 from tickwheel_flight.callers import connected
-from tickwheel_flight.staging import Staging
 
 ACTIONS: Final = {
     PLAN_JOB: "Plan a job of bulk scheduling, and begin a run of it: what `tickwheel.arrow.jobs.PlanAsked` says in.",

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.run.cases import table
 from tickwheel.arrow.jobs import PUT_SCHEMA, Stored, as_batch
-from tickwheel_flight.putting import put_chunks
-from tickwheel_flight.staged_names import BadPut
+from tickwheel_flight.bulk.putting import put_chunks
+from tickwheel_flight.bulk.staged_names import BadPut
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Shared test set-up: how much is tried, where a run writes, and which tests go first and beside each other."""
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -14,7 +15,7 @@ from tests.support.clients import forking
 from tests.support.run import crashes, lanes, profile
 from tests.support.run.order import LongestFirst, longest_first
 from tests.support.run.outcomes import Outcomes
-from tests.support.run.profile import DRAWS, PROFILE, SEED, SOAK, amount
+from tests.support.run.profile import DRAWS, PROFILE, QUICK, SEED, SOAK, amount
 from tests.support.run.run_folder import RunFolder
 from tests.support.run.warned import ARE_ALL_ERRORS
 from timerlog.files.holes import Holes
@@ -32,6 +33,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow] if PROFILE == SOAK else [],
 )
 settings.load_profile(PROFILE)
+
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For what Spark starts: its second compiler, parallel collector and verifier pay only in what outlives a test."""
 
 _FOLDER = pytest.StashKey[RunFolder]()
 
@@ -65,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what is in its background with Ctrl-C ignored, and so would every program that a test starts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not DRAWS:
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
     config.pluginmanager.register(crashes)
     if ARE_ALL_ERRORS:
         config.addinivalue_line("filterwarnings", "error")
@@ -76,7 +84,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(outcomes)
     if is_worker:
         return
-    place = config.stash[_FOLDER] = RunFolder()
+    # Programs meet a disk in every longer profile; functions are not asked for more than files.
+    may_be_memory = PROFILE == QUICK or config.option.lane == lanes.FUNCTIONS
+    place = config.stash[_FOLDER] = RunFolder(may_be_memory=may_be_memory)
     if config.option.basetemp is None:
         config.option.basetemp = str(place.path / "t")  # short: sockets in it have short paths
 
@@ -95,12 +105,27 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.fixture(autouse=True)
 def _process_of_its_own() -> Iterator[None]:
-    """What a test sets for its process stays for all that come after it and for what they start. With another priority
-    they would be late; Ctrl-C does with the handler that Spark leaves what it never does in a program without."""
+    """Give back what a test sets for its process: all later tests of the process, and what they start, would have it.
+
+    A process of another priority is late. Ctrl-C with the handler that Spark leaves does what it does in no program
+    without Spark. A logger that has become more talkative fills `caplog`; a logger that does not propagate empties it.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    before = os.getpriority(os.PRIO_PROCESS, 0)
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    before = _loggers()
     yield
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    for logger in _loggers():
+        level, logger.propagate, logger.handlers[:] = before.get(logger, (logging.NOTSET, True, ()))
+        if logger.level != level:  # else it costs a look at all loggers
+            logger.setLevel(level)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == priority
+
+
+def _loggers() -> dict[logging.Logger, tuple[int, bool, tuple[logging.Handler, ...]]]:
+    """Level, propagation and handlers of each logger of the project that exists."""
+    known = logging.Logger.manager.loggerDict.items()
+    ours = [one for name, one in known if name.startswith("tickwheel") and isinstance(one, logging.Logger)]
+    return {logger: (logger.level, logger.propagate, tuple(logger.handlers)) for logger in ours}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -7,12 +7,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 AXE: Final = Path(__file__).parent / "vendor" / "axe-core-4.14.1.min.js"
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 PATIENCE_MS: Final = 60_000.0
+_LOOKS: Final = [
+    (1280, "light"),
+    (320, "dark"),
+    pytest.param(1280, "dark", marks=pytest.mark.nightly),
+    pytest.param(320, "light", marks=pytest.mark.nightly),
+]
+in_each_look: Final = pytest.mark.parametrize(("width", "theme"), _LOOKS)
+"""Gives a test each width and each theme, and all pairs of them in the longer profiles."""
 
 _WATCH: Final = """
 addEventListener("securitypolicyviolation", (event) =>

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.conftest import Site
-from tests.browser.tabs import Tabs, violations
+from tests.browser.tabs import Tabs, in_each_look, violations
 from tests.support.clients.filled import pages, path_of
 from tickwheel_web.dashboard.page import Page
 
-WIDTHS, THEMES = (1280, 320), ("light", "dark")
+WIDTHS = (1280, 320)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@in_each_look
 @pytest.mark.parametrize("row", pages(), ids=lambda row: row.path)
 def test_each_page_can_be_used_by_everybody(
     tabs: Tabs, site: Site, row: Page, width: int, theme: str
@@ -33,8 +32,7 @@ def test_the_forecast_of_one_topic(tabs: Tabs, width: int) -> None:
     assert violations(page) == []
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@in_each_look
 @pytest.mark.parametrize("path", ["/login", "/login?left=1", "/no/such/page"])
 def test_pages_for_strangers(strangers: Tabs, path: str, width: int, theme: str) -> None:
     page = strangers.open("/login", width=width, theme=theme)

@@ -8,12 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.browser.conftest import Site
-from tests.browser.tabs import PATIENCE_MS, Tabs, violations
+from tests.browser.tabs import PATIENCE_MS, Tabs, in_each_look, violations
 from tests.integration.watching.test_query import ENDLESS
 
 
-@pytest.mark.parametrize("width", [1280, 320])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@in_each_look
 def test_rows_and_an_error(tabs: Tabs, width: int, theme: str) -> None:
     page = tabs.open("/query", width=width, theme=theme)
     page.get_by_label("SQL").fill("select key, state, body, deliver_at from messages order by id")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.tabs import Tabs, violations
+from tests.browser.tabs import Tabs, in_each_look, violations
 from tests.unit.tickwheel.spark.report.test_spark_report_page import compared, full
 from tickwheel.spark.report.page import render
 
@@ -24,8 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1280])
+@in_each_look
 def test_a_report_can_be_read_by_all(browser: Browser, folder: Path, theme: Any, width: int) -> None:
     """Nothing for axe to find, nothing asked of others, and nothing to scroll sideways but charts and tables."""
     with Tabs(browser, folder.as_uri(), "") as tabs:

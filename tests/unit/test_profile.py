@@ -22,9 +22,12 @@ PAGE = ROOT / "docs" / "reliability.md"
 
 
 def test_the_page_has_the_amounts() -> None:
-    head = ["| | `make test` | `.ci/run` | `make soak` | variable |", "|---|---|---|---|---|"]
+    head = [
+        "| | `make test` | `.ci/run` | `make nightly` | `make soak` | variable |",
+        "|---|---|---|---|---|---|",
+    ]
     rows = [
-        f"| {one.what} | {one.quick:,} | {one.ci:,} | {one.soak:,} | `TICKWHEEL_{name.upper()}` |"
+        f"| {one.what} | {one.quick:,} | {one.ci:,} | {one.nightly:,} | {one.soak:,} | `TICKWHEEL_{name.upper()}` |"
         for name, one in AMOUNTS.items()
     ]
     assert section("amounts") == head + rows
@@ -37,9 +40,9 @@ def section(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("amounts", AMOUNTS.values(), ids=AMOUNTS)
-def test_a_longer_profile_tries_no_less(amounts: tuple[str, int, int, int]) -> None:
-    _, quick, ci, soak = amounts
-    assert 0 < quick <= ci <= soak
+def test_a_longer_profile_tries_no_less(amounts: tuple[str, int, int, int, int]) -> None:
+    _, quick, ci, nightly, soak = amounts
+    assert 0 < quick <= ci <= nightly <= soak
 
 
 @pytest.fixture
@@ -73,6 +76,8 @@ def test_quick_has_of_programs_what_shows_a_promise_or_is_marked(monkeypatch: py
     monkeypatch.setattr(profile, "PROFILE", profile.CI)
     assert has(other)
     assert has(other, "ci")
+    assert not has(other, "nightly")
+    assert has(other, "nightly", is_asked_for=True)
     assert not has(other, "interop")
     assert has(other, "interop", is_asked_for=True)
 

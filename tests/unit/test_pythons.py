@@ -64,3 +64,17 @@ def test_it_says_that_there_is_none(tree: Path) -> None:
     add(tree / "shims", f"python{OTHERS[0]}", "exit 127")
     assert found(tree, "list").stdout == ""
     assert "were NOT RUN on other interpreters" in found(tree).stderr
+
+
+def test_the_gate_tries_less_on_it_than_the_night(tree: Path) -> None:
+    middle, newest = OTHERS[1:]
+    add(tree / "bin", "make", 'echo "$*"')
+    for version in (middle, newest):
+        add(tree / "bin", f"python{version}", f'echo "{version} $0"')
+    (gate,) = [line for line in found(tree, "newest").stdout.splitlines() if line.startswith("test ")]
+    other, whole = (line for line in found(tree).stdout.splitlines() if line.startswith("test "))
+    assert f"VENV=build/python{newest}/venv TEST_ARGS=tests/unit tests/integration/" in gate
+    assert f"VENV=build/python{middle}/venv TEST_ARGS=tests/unit tests/integration/" in other
+    assert whole.endswith(f"VENV=build/python{newest}/venv TEST_ARGS=")
+    named = [word.removeprefix("TEST_ARGS=") for word in gate.split() if "tests/" in word]
+    assert [name for name in named if not (SCRIPT.parents[1] / name).exists()] == []

@@ -108,6 +108,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.arrow",
         "tickwheel.errors",
         "tickwheel.protocol.grants",
+        "tickwheel.protocol.limits",
         *PUBLIC,
     },
     "tickwheel_push": {

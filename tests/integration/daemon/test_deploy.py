@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import tickwheel.arrow
 from tests.support.clients.certificates import Files
 from tests.support.clients.http_client import get
+from tests.support.flight.calling import flight_url
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import sync
 from tickwheel_broker.config.fields import FIELDS
@@ -120,7 +122,9 @@ def test_the_broker_works_within_the_filter_of_system_calls(analyze: str, tmp_pa
     """Everything that it calls is allowed, and no memory is both written and executed."""
     if shutil.which("strace") is None:
         pytest.skip("there is no strace")
-    daemon = TracedDaemon(tmp_path / "data", http_listen=True, http_port=0)
+    daemon = TracedDaemon(
+        tmp_path / "data", http_listen=True, http_port=0, flight=True, flight_listen="127.0.0.1:0"
+    )
     with daemon, sync.Client(daemon.url) as client:
         client.create_topic("sharded", shards=2)
         for number in range(20):
@@ -130,9 +134,16 @@ def test_the_broker_works_within_the_filter_of_system_calls(analyze: str, tmp_pa
                 message.ack(confirm=True)
                 break
         assert client.query("select count(*) from messages").rows == [[20]]
+        flight_url(daemon)
+        assert tickwheel.arrow.messages(daemon.url, columns=["body"]).read_all().num_rows == 20
         client.purge()
         assert get(f"{daemon.wait_for_event('started')['http']}/metrics").status == 200
     lines = daemon.lines()
+    (flight_pid,) = daemon.child_pids
+    assert [line for line in lines if line.startswith(f"{flight_pid} ")], "it is looked at, too"
+    families = {found[1] for line in lines if (found := re.search(r" socket\((AF_\w+)", line))}
+    # glibc asks the kernel for the addresses of the machine, and can do without them.
+    assert families - {"AF_NETLINK"} <= set(unit()["Service"]["RestrictAddressFamilies"][0].split())
     used = {found[1] for line in lines if (found := re.match(r"\d+ +(\w+)\(", line))}
     assert {"execve", "fdatasync", "sendto", "fallocate"} <= used
     # Answered with EPERM, and these can do without: who has limits or affinities to set has set them in the unit.

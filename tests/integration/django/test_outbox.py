@@ -8,10 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from tests.support.frameworks.django_setup import Processes, finished, until
 from tests.support.processes.daemon_harness import Daemon
+from tests.support.run.profile import amount, seed
 from tickwheel import sync
 from tickwheel.client.results import CancelResult, RescheduleResult
 
@@ -170,14 +169,13 @@ def test_a_producer_that_is_killed_before_its_commit(processes: Callable[..., Pr
     assert [one.args for one in TaskRecord.objects.all()] == [[1]]
 
 
-@pytest.mark.parametrize("kills", [6])
-def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processes], kills: int) -> None:
+def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processes]) -> None:
     """Orders and tasks are written in one transaction; whatever is killed, each order's task runs, and no other."""
     from tests.support.frameworks.django_project.models import Letter
     from tickwheel.django.models import OutboxMessage, TaskRecord
 
     made = processes(via="outbox", lease=1, lost_workers=1_000)
-    chosen = random.Random(kills)
+    chosen = random.Random(seed("django kills"))
     running = {
         "producer": made.start_python(PRODUCER),
         "relay": made.start("tickwheel_relay", "--poll", "0.5"),
@@ -189,7 +187,7 @@ def test_kills_of_producers_relays_and_workers(processes: Callable[..., Processe
             return made.start_python(PRODUCER)
         return made.start(f"tickwheel_{name}", *(["--poll", "0.5"] if name == "relay" else ["default"]))
 
-    for _ in range(kills):
+    for _ in range(amount("django_kills")):
         count = TaskRecord.objects.filter(status="SUCCESSFUL").count()
         until(lambda count=count: TaskRecord.objects.filter(status="SUCCESSFUL").count() > count + 2)
         for name in chosen.sample(sorted(running), 2):

@@ -130,7 +130,7 @@ class Daemon:
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged so far."""
-        lines = self._log_path.read_text().splitlines(keepends=True)
+        lines = self.log().splitlines(keepends=True)
         found = []
         for line in lines:
             if line.startswith("{") and line.endswith("}\n"):
@@ -139,6 +139,10 @@ class Daemon:
                 ):  # a kill tore one, and the next process went on behind it
                     found.append(json.loads(line))
         return found
+
+    def log(self) -> str:
+        """All that it and the processes beside it have written to standard error since it was launched."""
+        return self._log_path.read_text()
 
     @property
     def child_pids(self) -> list[int]:
@@ -153,11 +157,9 @@ class Daemon:
             for event in self.events():
                 if event["event"] == text if exactly else text in event["event"]:
                     return event
-            assert not ended, (
-                f"the daemon ended with {self.process.returncode}:\n{self._log_path.read_text()}"
-            )
+            assert not ended, f"the daemon ended with {self.process.returncode}:\n{self.log()}"
             time.sleep(0.02)
-        raise AssertionError(f"{text!r} was not logged:\n{self._log_path.read_text()}")
+        raise AssertionError(f"{text!r} was not logged:\n{self.log()}")
 
     def wait_exit(self) -> int:
         """The exit code; waits for the end of the process. Raises if a step held its loop for long."""

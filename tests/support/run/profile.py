@@ -56,59 +56,62 @@ class Amount(NamedTuple):
     what: str
     quick: int
     ci: int
+    nightly: int
     soak: int
 
 
 AMOUNTS: Final = {
-    "seeds": Amount("seeds of the simulator", 16, 80, 200),
-    "cluster_seeds": Amount("seeds of the simulator with a cluster", 16, 60, 200),
-    "cut_seeds": Amount("seeds of the simulator with cut links of a cluster", 6, 20, 200),
-    "restore_seeds": Amount("seeds of the simulator with restores", 2, 6, 100),
-    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 2, 8, 200),
-    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 2, 6, 200),
-    "repeated_s": Amount("simulated seconds of a seed that is run twice", 12, 36, 72),
-    "kills": Amount("kills of the daemon under load", 10, 25, 1_000),
-    "web_kills": Amount("kills of the web process, and of the broker under it", 3, 6, 200),
+    "seeds": Amount("seeds of the simulator", 16, 40, 80, 200),
+    "cluster_seeds": Amount("seeds of the simulator with a cluster", 16, 30, 60, 200),
+    "cut_seeds": Amount("seeds of the simulator with cut links of a cluster", 6, 10, 20, 200),
+    "restore_seeds": Amount("seeds of the simulator with restores", 2, 3, 6, 100),
+    "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 2, 4, 8, 200),
+    "gateway_seeds": Amount("seeds of the simulator with clients of RocketMQ", 2, 4, 6, 200),
+    "repeated_s": Amount("simulated seconds of a seed that is run twice", 12, 24, 36, 72),
+    "kills": Amount("kills of the daemon under load", 10, 15, 25, 1_000),
+    "web_kills": Amount("kills of the web process, and of the broker under it", 3, 4, 6, 200),
     "gateway_kills": Amount(
-        "kills of the gateway for RocketMQ, of the broker under it, and of both", 3, 6, 200
+        "kills of the gateway for RocketMQ, of the broker under it, and of both", 3, 4, 6, 200
     ),
     "put_kills": Amount(
         "kills of `tickwheel flight`, and of the broker under it, in each phase of a bulk job that is put",
         1,
         1,
+        2,
         20,
     ),
-    "purge_kills": Amount("kills while it purges", 5, 10, 300),
-    "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 9, 10_000),
-    "torn_places": Amount("places at which a file is torn, in three ways each", 2, 4, 5_000),
-    "examples": Amount("examples of hypothesis, where a test says nothing else", 15, 50, 1_000),
-    "parser_examples": Amount("examples for each parser", 30, 100, 20_000),
-    "damaged_files": Amount("damaged files for each reader", 30, 100, 3_000),
-    "hostile_connections": Amount("connections that send nonsense to the daemon", 50, 150, 5_000),
-    "consumer_kills": Amount("kills of consumers of a message table", 3, 3, 200),
-    "server_kills": Amount("kills of the database under them", 1, 2, 20),
-    "key_space_kills": Amount("rounds of kills of a key space's services", 2, 3, 60),
-    "queue_kills": Amount("rounds of kills of a queue's consumers", 2, 3, 100),
-    "cluster_kills": Amount("kills of nodes of a cluster, and of Kafka", 4, 10, 300),
-    "cluster_runs": Amount("runs of three nodes on an arbitrary assigner", 4, 10, 1_000),
-    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 1, 4, 200),
-    "cluster_harms": Amount("harms of each of nine kinds to the daemons of a cluster", 1, 2, 20),
-    "queries": Amount("queries beside purges", 2, 5, 50),
-    "overload_s": Amount("seconds of each kind of overload", 2, 2, 30),
-    "idle_hours": Amount("simulated hours of a broker that has little to do", 1, 2, 3),
+    "purge_kills": Amount("kills while it purges", 5, 6, 10, 300),
+    "flips": Amount("flipped bits in each kind of file, after each kind of end", 6, 8, 9, 10_000),
+    "torn_places": Amount("places at which a file is torn, in three ways each", 2, 3, 4, 5_000),
+    "examples": Amount("examples of hypothesis, where a test says nothing else", 15, 30, 50, 1_000),
+    "parser_examples": Amount("examples for each parser", 30, 60, 100, 20_000),
+    "damaged_files": Amount("damaged files for each reader", 30, 60, 100, 3_000),
+    "hostile_connections": Amount("connections that send nonsense to the daemon", 50, 100, 150, 5_000),
+    "consumer_kills": Amount("kills of consumers of a message table", 3, 3, 3, 200),
+    "server_kills": Amount("kills of the database under them", 1, 1, 2, 20),
+    "key_space_kills": Amount("rounds of kills of a key space's services", 2, 2, 3, 60),
+    "queue_kills": Amount("rounds of kills of a queue's consumers", 2, 2, 3, 100),
+    "django_kills": Amount("kills of two of Django's producer, relay and worker", 2, 3, 6, 100),
+    "cluster_kills": Amount("kills of nodes of a cluster, and of Kafka", 4, 6, 10, 300),
+    "cluster_runs": Amount("runs of three nodes on an arbitrary assigner", 4, 6, 10, 1_000),
+    "rotting_runs": Amount("runs of three nodes whose disks damage what they have", 1, 2, 4, 200),
+    "cluster_harms": Amount("harms of each of nine kinds to the daemons of a cluster", 1, 1, 2, 20),
+    "bulk_kills": Amount("kills of nodes of a cluster that takes a bulk job in", 3, 4, 6, 60),
+    "queries": Amount("queries beside purges", 2, 3, 5, 50),
+    "overload_s": Amount("seconds of each kind of overload", 2, 2, 2, 30),
+    "idle_hours": Amount("simulated hours of a broker that has little to do", 1, 1, 2, 3),
 }
 
 
 def amount(name: str) -> int:
     """How many of it this run tries."""
-    column = CI if PROFILE == NIGHTLY else PROFILE
-    return int(os.environ.get(f"TICKWHEEL_{name.upper()}", getattr(AMOUNTS[name], column)))
+    return int(os.environ.get(f"TICKWHEEL_{name.upper()}", getattr(AMOUNTS[name], PROFILE)))
 
 
 def examples(full: int) -> int:
-    """How many examples of hypothesis, for a test whose examples cost more or less than usual: ``full`` in ``ci``."""
-    usual = AMOUNTS["examples"]
-    return full if PROFILE in (CI, NIGHTLY) else max(1, full * amount("examples") // usual.ci)
+    """How many examples of hypothesis, for a test whose examples cost more or less than usual: ``full`` in
+    ``nightly``."""
+    return max(1, full * amount("examples") // AMOUNTS["examples"].nightly)
 
 
 def limit_s(seconds: float) -> float:
@@ -150,6 +153,8 @@ def holds(node: str, marks: Collection[str], parameters: Collection[object], *, 
         return PROFILE == SOAK
     if is_asked_for:
         return True
+    if NIGHTLY in marks:
+        return PROFILE in (NIGHTLY, SOAK)
     if INTEROP in marks:
         return False
     if PROFILE != QUICK:

@@ -1,4 +1,4 @@
-"""Where a run of the tests writes: one folder, in memory where there is room, which goes with the run.
+"""Where a run of the tests writes: one folder, in memory where it may be and there is room, which goes with the run.
 
 It is the folder for temporary files of everything that the run starts. Where a test failed it stays until the next run,
 as does that of a run which was killed.
@@ -13,8 +13,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.run.profile import PROFILE, QUICK
-
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 << 30
 """What a run may need at a time. Where memory has less, it goes to the disk."""
@@ -25,8 +23,8 @@ _LOCK = "lock"
 class RunFolder:
     """Of the process that starts the workers, which have it for their temporary files, too."""
 
-    def __init__(self) -> None:
-        place = MEMORY if PROFILE == QUICK and _has_room(MEMORY) else Path(tempfile.gettempdir())
+    def __init__(self, *, may_be_memory: bool) -> None:
+        place = MEMORY if may_be_memory and _has_room(MEMORY) else Path(tempfile.gettempdir())
         for other in place.glob(f"{_PREFIX}{os.getuid()}-*"):
             _remove_unless_running(other)
         made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{os.getuid()}-", dir=place))

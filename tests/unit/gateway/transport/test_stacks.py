@@ -26,6 +26,7 @@ from hyperframe.frame import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.run.profile import examples
 from tests.unit.gateway.transport.conftest import require
 from tests.unit.gateway.transport.peer import Service, head, serving
 from tickwheel_gateway.transport.call import AnyMethod
@@ -247,7 +248,7 @@ async def test_the_same_answers(script: list[Asked | Frame], size: int) -> None:
 
 
 @pytest.mark.ci
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(scripts(), st.integers(1, 3_000))
 async def test_the_same_answers_to_more(script: list[Asked | Frame], size: int) -> None:
     # A window that gets smaller between two pieces finds more or less sent by then: a matter of turns.

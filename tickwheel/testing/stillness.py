@@ -19,7 +19,8 @@ async def is_still(broker: Broker, clock: ManualClock, groups: Iterable[tuple[st
     """Waits shortly until nothing moves in the broker any more: nothing is due that has not been handed out, nothing
     waits for the disk. Whether it came to that, and a request waits for messages of each of these (topic, group).
     """
-    broker.readers.keep(clock.now_ms())  # which it does once a second otherwise
+    for _step in broker.readers.keep(clock.now_ms()):  # which it does once a second otherwise
+        pass
     with trio.move_on_after(WAIT_S):
         log = broker.store.log
         while True:

@@ -387,20 +387,19 @@ class Groups:
 
     def end_ephemeral(
         self, now_ms: int, opened_ms: int, has_readers: Callable[[int], bool]
-    ) -> list[tuple[str, str]]:
-        """Deletes the ephemeral groups whose time is over. ``opened_ms``: by then the subscribers of before a crash had
-        gone. Returns (topic, group) of those deleted. Raises ``DiskFull``."""
-        ended = []
-        for group_id in self._tables.ephemeral:
-            group = self._tables.groups[group_id]
-            if self.main(group_id) != group_id or has_readers(group_id):
+    ) -> Iterator[tuple[str, str]]:
+        """Deletes the ephemeral groups whose time is over, one group a step: (topic, group). ``opened_ms``: by then the
+        subscribers of before a crash had gone. The steps may be far apart: each judges its group anew. Raises
+        ``DiskFull``."""
+        for group_id in list(self._tables.ephemeral):
+            if group_id not in self._tables.ephemeral or self.main(group_id) != group_id or has_readers(group_id):
                 continue
+            group = self._tables.groups[group_id]
             left_ms = max(group.seen_ms, opened_ms) if group.has_readers else group.seen_ms
             if now_ms - max(left_ms, group.record.created_ms) >= group.record.ephemeral_ms:
-                ended.append((self._tables.topics[group.record.topic_id].record.name, group.record.name))
-        for topic, name in ended:
-            self.delete(topic, name)
-        return ended
+                topic, name = self._tables.topics[group.record.topic_id].record.name, group.record.name
+                self.delete(topic, name)
+                yield topic, name
 
 
 FetchedUnseen: TypeAlias = Callable[[int, UInt64Array, UInt32Array], npt.NDArray[np.bool_]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from tickwheel_broker import logs
@@ -14,6 +14,9 @@ from timerlog.errors import DiskFull
 
 SEEN_AGAIN_MS: Final = 3_600_000
 """After a crash the time at which a group was last read is exact to so much."""
+
+_NOTED_A_STEP: Final = 100
+"""As many groups are noted in one step of the event loop."""
 
 _log = logs.get_logger("groups")
 
@@ -47,18 +50,24 @@ class Readers:
         """How many subscribers a group has in all its shards, also those that are not served yet."""
         return self._subscribers.get(group_id, 0)
 
-    def keep(self, now_ms: int) -> None:
-        """Once a second: notes now and then which groups are still read, and ends ephemeral ones."""
+    def keep(self, now_ms: int) -> Iterator[None]:
+        """Once a second: notes now and then which groups are still read, and ends ephemeral groups, a little a step."""
         if now_ms - self._noted_ms >= SEEN_AGAIN_MS:
             self._noted_ms = now_ms
-            for group_id in list(self._subscribers):
-                self._groups.readers_changed(group_id, now_ms, has_readers=True)
+            yield from self._note(now_ms)
         try:
-            ended = self._groups.end_ephemeral(now_ms, self._opened_ms, lambda one: bool(self.of(one)))
+            for topic, group in self._groups.end_ephemeral(
+                now_ms, self._opened_ms, lambda group_id: bool(self.of(group_id))
+            ):
+                _log.info("an ephemeral group has ended", topic=topic, group=group)
+                self._publish()
+                yield
         except DiskFull as error:
             _log.error("ephemeral groups cannot be ended: the disk is full", advice=advice_for(error))
-            return
-        for topic, group in ended:
-            _log.info("an ephemeral group has ended", topic=topic, group=group)
-        if ended:
-            self._publish()
+
+    def _note(self, now_ms: int) -> Iterator[None]:
+        for number, group_id in enumerate(list(self._subscribers), start=1):
+            if group_id in self._subscribers:  # else its last subscriber has left since the last step
+                self._groups.readers_changed(group_id, now_ms, has_readers=True)
+            if number % _NOTED_A_STEP == 0:
+                yield

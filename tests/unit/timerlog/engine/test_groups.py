@@ -289,7 +289,7 @@ def test_an_ephemeral_group_ends_with_its_last_subscriber_and_a_time(tmp_path: P
     readers = {group}
 
     def end(now_ms: int, opened_ms: int = NOW_MS) -> list[tuple[str, str]]:
-        return store.groups.end_ephemeral(now_ms, opened_ms, readers.__contains__)
+        return list(store.groups.end_ephemeral(now_ms, opened_ms, readers.__contains__))
 
     store.groups.readers_changed(group, NOW_MS, has_readers=True)
     assert end(NOW_MS + HOUR_MS) == []
@@ -304,4 +304,19 @@ def test_an_ephemeral_group_ends_with_its_last_subscriber_and_a_time(tmp_path: P
     store = same_after_every_end(tmp_path, store)
     assert (group in store.tables.groups, stays in store.tables.groups) == (False, True)
     assert store.tables.rows["state"][1] == MessageState.READY
+    store.close()
+
+
+def test_each_ephemeral_group_is_judged_when_its_turn_comes(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    topic = topic_with(store, 2)
+    groups = [store.groups.open(topic, f"e{number}", NOW_MS, ephemeral_ms=1_000) for number in range(4)]
+    readers: set[int] = set()
+    steps = store.groups.end_ephemeral(NOW_MS + HOUR_MS, NOW_MS, readers.__contains__)
+    assert next(steps) == ("t", "e0")
+    assert [group in store.tables.groups for group in groups] == [False, True, True, True]
+    store.groups.delete("t", "e1")
+    readers.add(groups[2])
+    assert list(steps) == [("t", "e3")]
+    assert [group in store.tables.groups for group in groups] == [False, False, True, False]
     store.close()

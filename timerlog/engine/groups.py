@@ -392,7 +392,8 @@ class Groups:
         subscribers of before a crash had gone. The steps may be far apart: each judges its group anew. Raises
         ``DiskFull``."""
         for group_id in list(self._tables.ephemeral):
-            if group_id not in self._tables.ephemeral or self.main(group_id) != group_id or has_readers(group_id):
+            is_gone = group_id not in self._tables.ephemeral
+            if is_gone or self.main(group_id) != group_id or has_readers(group_id):
                 continue
             group = self._tables.groups[group_id]
             left_ms = max(group.seen_ms, opened_ms) if group.has_readers else group.seen_ms

@@ -15,11 +15,13 @@ import pytest
 
 import tickwheel
 from tests.spark.test_spark_cli import FAST
+from tests.support.flight.calling import flight_url
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.spark.archives import archived, check_each_once, files_of, ids_at, work_off
 from tickwheel.spark import archive_messages
 from tickwheel.spark.archive.directory import DirectoryArchive
 from tickwheel.spark.archive.manifest import OURS
+from tickwheel.spark.archive.places import Read
 from tickwheel.spark.storage import DirectoryFiles
 
 if TYPE_CHECKING:
@@ -67,8 +69,13 @@ IN_CI = "some are dropped"
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "data", purge_after="365d") as running:
+def daemon(tmp_path: Path, read: Read) -> Iterator[Daemon]:
+    is_served = read == "flight"
+    with Daemon(
+        tmp_path / "data", purge_after="365d", flight=is_served, flight_listen="127.0.0.1:0"
+    ) as running:
+        if is_served:
+            flight_url(running)
         yield running
 
 
@@ -77,12 +84,14 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     "point",
     [one if one == IN_CI else pytest.param(one, marks=pytest.mark.soak) for one in POINTS],
 )
-def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", ["in place", pytest.param("flight", marks=pytest.mark.soak)])
+def test_killed_when(point: str, read: Read, spark: SparkSession, daemon: Daemon, tmp_path: Path) -> None:
     root = tmp_path / "archive"
     with tickwheel.sync.Client(daemon.unix_url) as client:
         sent = list(client.send_many("t", [b"x"] * COUNT).ids())
         work_off(client, "t", DONE)
         command = ["pipeline", "archive", "--older-than", "0s", "--to", str(root), "--url", daemon.unix_url]
+        command += ["--read", read]
         ended = subprocess.run(
             [sys.executable, "-c", _DRIVER, *POINTS[point], *command, *FAST],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
@@ -98,11 +107,11 @@ def test_killed_when(point: str, spark: SparkSession, daemon: Daemon, tmp_path: 
             dropped = {"some are dropped": 60, "all are dropped": DONE}.get(point, 0)
             assert len(left) == COUNT - dropped
         work_off(client, "t", 5)
-        report = archive_messages(spark, root, older_than=timedelta(), url=daemon.unix_url)
+        report = archive_messages(spark, root, older_than=timedelta(), url=daemon.unix_url, read=read)
         assert report.messages == (5 if committed else DONE + 5), "what is archived is not archived again"
         check_each_once(root, client, sent)
         assert len(ids_at(client)) == COUNT - DONE - 5
         assert list((root / OURS / "staging").iterdir()) == []
-        again = archive_messages(spark, root, older_than=timedelta(), url=daemon.unix_url)
+        again = archive_messages(spark, root, older_than=timedelta(), url=daemon.unix_url, read=read)
         assert (again.messages, again.resumed) == (0, {})
         assert len(archived(root)) == DONE + 5

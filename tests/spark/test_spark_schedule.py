@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 import tickwheel
 from tests.spark.conftest import Pipeline
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tests.support.spark.workers import python_workers
 from tickwheel.errors import NotConnected
 from tickwheel.spark import (
     RowsRefused,
@@ -206,7 +207,7 @@ def test_a_worker_that_is_killed_while_it_writes(spark: SparkSession, daemon: Da
         while time.monotonic() < deadline_s and not killed:
             if len({name.split("-")[1] for name in staged(daemon) if name.endswith(".log")}) == 2:
                 marker.touch()
-                for pid in _python_workers():
+                for pid in python_workers():
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)
             time.sleep(0.05)
@@ -222,28 +223,6 @@ def test_a_worker_that_is_killed_while_it_writes(spark: SparkSession, daemon: Da
     assert result.messages == 2_000
     assert len({key for (key,) in stored(daemon, "key")}) == len(stored(daemon)) == 2_000
     assert staged(daemon) == []
-
-
-def _python_workers() -> list[int]:
-    """Spark's Python processes below this one that work for a task: children of its daemon."""
-    children: dict[int, list[int]] = {}
-    names: dict[int, str] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                stat = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-                names[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            children.setdefault(int(stat[1]), []).append(int(folder.name))
-    found, todo = [], [os.getpid()]
-    while todo:
-        pid = todo.pop()
-        for child in children.get(pid, []):
-            todo.append(child)
-            if "pyspark.daemon" in names[child] and "pyspark.daemon" in names.get(pid, ""):
-                found.append(child)
-    return found
 
 
 @pytest.mark.usefixtures("small_batches")

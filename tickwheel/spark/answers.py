@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
-from tickwheel.arrow.errors import DataError
+from tickwheel.protocol.errors import TickwheelError
 from tickwheel.spark.errors import SparkError, plain_text, spark_errors, understood
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class BadSql(SparkError):
     advice = "`describe messages` and `describe events` list the columns."
 
 
-def as_bad_sql(error: Exception) -> DataError:
+def as_bad_sql(error: Exception) -> TickwheelError:
     """Why Spark refused a statement: ours, if it tells of one of our errors."""
     return understood(error) or BadSql(first_part(plain_text(error)))
 

@@ -10,6 +10,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tickwheel.arrow.errors import DataError, PositionLost, SourceError
+from tickwheel.protocol import errors as client_errors
+from tickwheel.protocol.errors import TickwheelError
 
 if TYPE_CHECKING:
     from tickwheel.spark.scheduling.result import ScheduleResult
@@ -178,27 +180,33 @@ def plain_text(error: Exception) -> str:
     )
 
 
-def as_ours(error: Exception) -> DataError:
+def as_ours(error: Exception) -> TickwheelError:
     """An error of Spark's as one that can be shown: ours, if it tells of one."""
     return understood(error) or SparkFailed(f"Spark could not do it: {plain_text(error)}")
 
 
-_OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): \[(\w+)\] (.*)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): (?:\[(\w+)\] )?(.*)$", re.MULTILINE)
 
 
-def understood(error: BaseException) -> DataError | None:
-    """The error of ours that one of Spark's tells of, or that it is itself; None when there is none in it. Of one of
-    Spark's the advice is in the message."""
-    if isinstance(error, DataError):
+def understood(error: BaseException) -> TickwheelError | None:
+    """The error of Tickwheel that an error of Spark tells of, or that it is itself; None where it tells of none. What a
+    task was told by the broker is an error of the client, such as Forbidden. Of an error of Spark the advice is in the
+    message."""
+    if isinstance(error, TickwheelError):
         return error
-    classes: list[type[DataError]] = [PositionLost, SourceError, *_below(SparkError)]
-    known = {cls.__name__: cls for cls in classes}
-    found = _OURS.findall(str(error))
-    for name, code, message in found[-1:]:
-        twin = known.get(name, SparkError)(message, advice="")
-        twin.code = code
-        return twin
+    for name, code, message in _OURS.findall(str(error))[-1:]:
+        cls = _class_named(name)
+        if cls is not None or code:
+            twin = (cls or SparkError)(message, advice="")
+            twin.code = code or twin.code
+            return twin
     return None
+
+
+def _class_named(name: str) -> type[TickwheelError] | None:
+    own: list[type[TickwheelError]] = [PositionLost, SourceError, *_below(SparkError)]
+    found = {cls.__name__: cls for cls in own}.get(name) or getattr(client_errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, TickwheelError) else None
 
 
 def _below(cls: type[SparkError]) -> list[type[SparkError]]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.spark.conftest import FAST, INTERPRETED
 from tests.support.flight.calling import flight_url
 from tests.support.flight.writing import staged
 from tests.support.processes.cli_harness import PROGRAM, SPARK_PATIENCE_S, Shell
@@ -26,6 +28,8 @@ from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.guarded import Place
 from tests.support.run.profile import PROFILE, SOAK, limit_s
 from tests.support.run.warned import filters_of_a_process
+from tests.support.spark.archives import work_off
+from tests.support.spark.object_store import object_store
 from tests.support.spark.standalone import Cluster, standalone_cluster, without
 from tickwheel import sync
 from tickwheel_bench.processes import free_port
@@ -49,21 +53,21 @@ FAR_MS = 1_935_000_000_000
 DAY_S = 86_400.0
 KILLS = 20 if PROFILE == SOAK else 1
 READ = 3_000
-#: A driver with nothing but a URL and a file that holds a token.
+DONE, WAITING = 200, 100
+#: A driver with nothing but a URL and files that hold tokens. It reads tables, and then runs commands of `tickwheel
+#: pipeline`, all on the session that it has: to start Spark takes longest.
 DRIVER = """
 import json, os, sys
+from contextlib import contextmanager
+from unittest import mock
+from click.testing import CliRunner
 from tickwheel.spark import session
+from tickwheel_cli.main import root
+from tickwheel_cli.pipeline.group import COMMANDS
 
-master, url, token, data = sys.argv[1:]
+master, url, token, data, conf, commands = *sys.argv[1:5], *map(json.loads, sys.argv[5:])
 with_token = {"url": url, "tokenFile": token}
-with session(app="apart", master=master, progress=False, conf={
-    "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.speculation": "true",
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-}) as spark:
+with session(app="apart", master=master, progress=False, conf=conf) as spark:
     def table(**options):
         return spark.read.format("tickwheel").options(**with_token, **options).load()
 
@@ -81,7 +85,21 @@ with session(app="apart", master=master, progress=False, conf={
         "files": [*files, len(os.listdir(data))],
         "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
     }))
+
+    @contextmanager
+    def ours(master, conf, *, progress=None):
+        yield spark
+
+    for name in COMMANDS:
+        mock.patch(f"tickwheel_cli.pipeline.{name}.open_spark", ours).start()
+    for words in commands:
+        done = CliRunner().invoke(root, ["pipeline", *words, "--json"])
+        print(json.dumps({"code": done.exit_code, "told": done.stdout, "error": f"{done.stderr}{done.exception!r}"}))
 """
+DRIVER_CONF = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+}
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,7 @@ class World:
     cluster: Cluster
     token: Path
     reader: Path
+    operator: Path
     before: list[str]
     started: list[subprocess.Popen[bytes]]
 
@@ -159,6 +178,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     reader = folder / "reader.token"
     reader.write_text(place.create("reader", "query:orders"))
     write_rows(folder / "rows")
+    operator = folder / "operator.token"
+    operator.write_text(place.create("operator", "all:*"))
+    operator.chmod(0o600)
     before = without(place.data)
     with (
         standalone_cluster(folder / "cluster", before) as cluster,
@@ -167,7 +189,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ) as daemon,
     ):
         flight_url(daemon)
-        found = World(folder, daemon, cluster, token, reader, before, [])
+        found = World(folder, daemon, cluster, token, reader, operator, before, [])
         yield found
         for process in found.started:
             if process.poll() is None:
@@ -197,14 +219,40 @@ def test_nobody_sees_the_directory(world: World) -> None:
     assert not [path for path in logs if secret in path.read_bytes()]
 
 
-def test_tables_are_read(world: World) -> None:
-    with sync.Client(world.daemon.url, token=world.token.read_text().strip()) as client:
-        for topic in ("orders", "secret"):
-            keys = [f"{topic} {number}" for number in range(READ)]
-            client.send_many(topic, [b"far"] * READ, keys=keys, delay_ms=10_000_000)
-    data = world.daemon.directory
-    assert os.listdir(data)
-    words = [world.cluster.master, world.daemon.url, str(world.reader), str(data)]
+@pytest.fixture(scope="module")
+def elsewhere(world: World) -> list[Any]:
+    """What a driver sees and says that is, as its workers are, where the broker's directory is empty. Archive and
+    report go to an S3 server."""
+    with object_store() as store:
+        with sync.Client(world.daemon.url, token=world.operator.read_text().strip()) as client:
+            for topic in ("orders", "secret"):
+                keys = [f"{topic} {number}" for number in range(READ)]
+                client.send_many(topic, [b"far"] * READ, keys=keys, delay_ms=10_000_000)
+            client.send_many("shop", [b"done %d" % number for number in range(DONE)])
+            work_off(client, "shop", DONE)
+            client.send_many("shop", [b"waits"] * WAITING, delay_ms=10_000_000)
+        assert os.listdir(world.daemon.directory)
+        return drive(world, *commands_of(world, f"s3://{store.bucket()}", store.words()))
+
+
+def commands_of(world: World, bucket: str, storage: list[str]) -> list[list[str]]:
+    at = ["--url", world.daemon.url, "--token-file", str(world.operator)]
+    waits, archive = "topic = 'shop' and state = 'scheduled'", f"{bucket}/archive"
+    counts = "select state, count(*) from messages where topic = 'shop' group by state order by 1"
+    return [
+        ["doctor", *at],
+        ["sql", *at, counts],
+        ["report", *at, "--out", f"{bucket}/report", *storage],
+        ["reschedule", *at, "--where", waits, "--at", "2031-05-01T00:00Z"],
+        ["archive", *at, "--topic", "shop", "--older-than", "0s", "--to", archive, *storage],
+        ["restore", *at, "--from", archive, "--until", "2031-01-01T00:00Z", *storage],
+    ]
+
+
+def drive(world: World, *commands: list[str]) -> list[Any]:
+    """What the driver has seen, and then what each command says."""
+    words = [world.cluster.master, world.daemon.url, str(world.reader), str(world.daemon.directory)]
+    words += [json.dumps(SMALL | FAST | INTERPRETED | DRIVER_CONF), json.dumps(commands)]
     done = subprocess.run(
         [*world.before, sys.executable, "-c", DRIVER, *words],
         env={**os.environ, "PYTHONWARNINGS": filters_of_a_process("ignore::ResourceWarning")},
@@ -214,12 +262,39 @@ def test_tables_are_read(world: World) -> None:
         timeout=SPARK_PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr[-4_000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["files"] == [0] * 9
-    assert found["executors"] == 2
-    assert found["topics"] == ["orders"]
-    assert sorted(found["keys"]) == sorted(f"orders {number}" for number in range(READ))
-    assert found["sent"] == READ
+    seen, *answers = map(json.loads, done.stdout.splitlines())
+    assert [answer["error"] for answer in answers if answer["code"]] == []
+    return [seen, *(json.loads(answer["told"]) for answer in answers)]
+
+
+def test_tables_are_read(elsewhere: list[Any]) -> None:
+    seen = elsewhere[0]
+    assert seen["files"] == [0] * 9
+    assert seen["executors"] == 2
+    assert seen["topics"] == ["orders"]
+    assert sorted(seen["keys"]) == sorted(f"orders {number}" for number in range(READ))
+    assert seen["sent"] == READ
+
+
+def test_each_other_command(world: World, elsewhere: list[Any]) -> None:
+    """`doctor`, `sql`, `report`, `reschedule`, `archive` and `restore`."""
+    doctor, sql, report, rescheduled, archived, restored = elsewhere[1:]
+    assert [check["name"] for check in doctor if not check["ok"]] == []
+    assert [[*row.values()] for row in sql] == [["acked", DONE], ["scheduled", WAITING]]
+    assert report["directories"] == [world.daemon.url]
+    assert report["totals"]["messages"] >= DONE + WAITING
+    assert rescheduled["done"] == rescheduled["selected"] == WAITING
+    counts = archived["read"], archived["messages"], archived["dropped"], archived["vanished"]
+    assert counts == ("flight", DONE, DONE, 0)
+    assert (restored["messages"], restored["stored"]) == (DONE, DONE)
+    with sync.Client(world.daemon.url, token=world.operator.read_text().strip()) as client:
+        sql = "select topic, state, count(*) from messages where topic like 'shop%' group by 1, 2"
+        assert sorted(client.query(sql).rows) == [
+            ["shop", "scheduled", WAITING],
+            ["shop.restored", "ready", DONE],
+        ]
+        times = client.query("select distinct deliver_at from messages where topic = 'shop'").rows
+        assert times == [[datetime(2031, 5, 1, tzinfo=UTC)]]
 
 
 def test_a_driver_that_is_killed(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +16,33 @@ from tests.spark.conftest import Pipeline
 from tests.support.flight.calling import flight_url
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.processes.guarded import Place
+from tests.support.spark.archives import work_off
 from tests.support.spark.rows import rows_of
 from tests.support.spark.streaming import run_to_the_end
 from tickwheel import sync
+from tickwheel.errors import LoginRequired
+from tickwheel.spark import archive_messages, reschedule_messages, restore_messages
 from tickwheel.spark.errors import understood
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COUNT = 90
+OWNER = "owner.token"
 FLIGHT = {"flight": True, "flight_listen": "127.0.0.1:0"}
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The URL of a broker with tokens and messages in two topics, and a file with a token that may read the first."""
+    """The URL of a broker with tokens and messages in two topics, and a file with a token that may read the first. A
+    file beside it, ``OWNER``, has a token that may do everything."""
     folder = tmp_path / "guarded"
     folder.mkdir()
     place = Place(folder)
     owner, token = place.create("owner", "all:*"), folder / "reader.token"
-    token.write_text(place.create("reader", "query:a.*"))
-    token.chmod(0o600)
+    for path, secret in ((token, place.create("reader", "query:a.*")), (folder / OWNER, owner)):
+        path.write_text(secret)
+        path.chmod(0o600)
     with place.daemon(**FLIGHT) as daemon:
         flight_url(daemon)  # a busy machine takes longer to start it than a reader waits
         with sync.Client(daemon.url, token=owner) as client:
@@ -92,6 +99,43 @@ def test_tables_streams_and_refusals(spark: SparkSession, guarded: tuple[str, Pa
         error = understood(caught.value)
         assert error is not None, caught.value
         assert error.code == code
+
+
+def test_tasks_that_send_know_where_the_token_is(
+    spark: SparkSession, guarded: tuple[str, Path], tmp_path: Path
+) -> None:
+    """Sink, archive and what brings an archive back are told the name of a file: a task has no other token."""
+    url, reader = guarded
+    owner, root = reader.with_name(OWNER), tmp_path / "archive"
+    rows = spark.createDataFrame([(1_935_000_000_000, "late")], "deliver_at long, body string")
+    to = rows.write.format("tickwheel").mode("append").options(url=url, topic="a.sent")
+    to.option("tokenFile", str(owner)).save()
+    secret = owner.read_text()
+    with sync.Client(url, token=secret) as client:
+        assert client.query("select body from messages where topic = 'a.sent'").rows == [[b"late"]]
+        client.send("a.done", b"done")
+        work_off(client, "a.done", 1)
+        files = {"url": url, "token_file": str(owner)}
+        archived = archive_messages(spark, root, older_than=timedelta(), topics=["a.done"], **files)
+        assert (archived.messages, archived.dropped) == (1, 1)
+        restored = restore_messages(spark, root, until=datetime(2040, 1, 1, tzinfo=UTC), **files)
+        assert (restored.messages, restored.stored) == (1, 1)
+        moved = reschedule_messages(spark, "topic = 'a.sent'", at=datetime(2040, 1, 1, tzinfo=UTC), **files)
+        assert (moved.selected, moved.done) == (1, 1)
+    for options, code in (
+        ({"tokenFile": str(reader)}, "forbidden"),
+        ({}, "login_required"),
+        ({"tokenFile": str(tmp_path / "gone")}, "bad_config"),
+        ({"token": secret}, "bad_source"),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            rows.write.format("tickwheel").mode("append").options(url=url, topic="b.x", **options).save()
+        error = understood(caught.value)
+        assert error is not None, caught.value
+        assert error.code == code
+        assert secret not in str(caught.value)
+    with pytest.raises(LoginRequired):
+        restore_messages(spark, root, until=datetime(2040, 1, 1, tzinfo=UTC), url=url)
 
 
 def test_questions_of_the_command_line(

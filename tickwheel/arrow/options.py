@@ -50,11 +50,7 @@ class ReadOptions:
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises ``SourceError``."""
     refuse_misspelt(options, _OPTIONS)
-    if options.get("token"):
-        raise SourceError(
-            "A token is no option: it would stand in plans and logs.",
-            advice='Name a file that each machine has, .option("tokenFile", …), or set TICKWHEEL_TOKEN there.',
-        )
+    refuse_token(options)
     table = options.get("table", "messages")
     if table not in get_args(TableName):
         raise SourceError(f"There is no table {table!r}: use messages or events.")
@@ -88,6 +84,21 @@ def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
         close = difflib.get_close_matches(given.lower(), names, 1, _CLOSE)
         if given.lower() not in names and close:
             raise SourceError(f"There is no option {given!r}: is {names[close[0]]} meant?")
+
+
+def refuse_token(options: Mapping[str, str]) -> None:
+    """Raises ``SourceError`` for a token among options, where plans and logs show it."""
+    if options.get("token"):
+        raise SourceError(
+            "A token is no option: it would stand in plans and logs.",
+            advice='Name a file that each machine has, .option("tokenFile", …), or set TICKWHEEL_TOKEN there.',
+        )
+
+
+def secret_files(token_file: str | None, ca_file: str | None) -> dict[str, str]:
+    """The files of a token and of a CA, as options of the data source. Each machine has them under the same name."""
+    named = {"tokenFile": token_file, "caFile": ca_file}
+    return {option: file for option, file in named.items() if file}
 
 
 def _directories(options: Mapping[str, str]) -> tuple[str, ...]:

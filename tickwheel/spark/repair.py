@@ -8,7 +8,6 @@ with them. The driver then asks the broker, which answers for each message.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from tickwheel import sync
 from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.options import secret_files
 from tickwheel.arrow.places import describe_log
 from tickwheel.client.admin.dropping import LogPlace
 from tickwheel.client.times import EpochMs, Moment, moment_ms
@@ -83,13 +83,16 @@ def reschedule(
     source: str | Path | None = None,
     reset_attempts: bool = False,
     dry_run: bool = False,
+    token_file: str | None = None,
+    ca_file: str | None = None,
 ) -> RepairReport:
     """Gives all messages that ``where`` means the time ``at``, or times that are spread evenly over ``spread`` from
     ``at`` (or from now) on, in the order of their ids.
 
     ``where``: a condition of Spark SQL over the columns of the table ``messages``. A message that no subscriber was
     given is rescheduled; one that waits to be delivered again gets the time of its next delivery, in the groups of the
-    rows that are meant. Both go on with the attempts that they have, unless ``reset_attempts``. Raises ``BadSql``,
+    rows that are meant. Both go on with the attempts that they have, unless ``reset_attempts``. ``token_file``,
+    ``ca_file``: on each machine that has tasks; by default what is in the environment there. Raises ``BadSql``,
     ``SourceError`` (nothing was changed then), and the client's errors: what was done before stays, and asking again is
     safe.
     """
@@ -98,12 +101,15 @@ def reschedule(
     spread_ms = spread // timedelta(milliseconds=1) if spread is not None else 0
     if spread is not None and spread_ms <= 0:
         raise SourceError("The spread is not longer than nothing.", advice="Give a duration such as 2h.")
-    with sync.Client(url) as client, tempfile.TemporaryFile(prefix="tickwheel-repair-") as file:
+    with (
+        sync.Client(url, token_file=token_file, ca_file=ca_file) as client,
+        tempfile.TemporaryFile(prefix="tickwheel-repair-") as file,
+    ):
         place = client.log_place()
         first_ms = moment_ms(at, "at") if at is not None else client.stats().now_ms
         if first_ms + spread_ms > MAX_TIME_MS:
             raise SourceError("The last of the new times lies behind the year 9999.")
-        tables = _tables(url, client.flight_url, place, source)
+        tables = _tables(url, client.flight_url, place, source, secret_files(token_file, ca_file))
         groups = _select(spark, tables, where, file)
         selected = _mapped(file)
         repair = _Repair(client, selected, groups, first_ms, spread_ms, reset_attempts=reset_attempts)
@@ -113,7 +119,13 @@ def reschedule(
 # -- selecting --
 
 
-def _tables(url: str | None, flight_url: str, place: LogPlace, source: str | Path | None) -> dict[str, str]:
+def _tables(
+    url: str | None,
+    flight_url: str,
+    place: LogPlace,
+    source: str | Path | None,
+    secrets: Mapping[str, str],
+) -> dict[str, str]:
     """Where the messages are read, as options of the data source: in the broker's directory where it is here, and else
     by Arrow Flight, if the broker has it. Raises ``SourceError``."""
     directory = str(Path(source if source is not None else place.directory).absolute())
@@ -122,12 +134,7 @@ def _tables(url: str | None, flight_url: str, place: LogPlace, source: str | Pat
     except SourceError:
         if source is not None or not flight_url:
             raise
-        found = {"url": url or default_url()}
-        # A file is named the same on each machine that reads; a token itself must not stand among options.
-        for option, variable in (("tokenFile", "TICKWHEEL_TOKEN_FILE"), ("caFile", "TICKWHEEL_CA")):
-            if os.environ.get(variable):
-                found[option] = os.environ[variable]
-        return found
+        return {"url": url or default_url(), **secrets}
     return {"paths": json.dumps([directory])}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from tickwheel.protocol.readable import format_bytes
 from tickwheel_cli.pipeline.options import (
     needs_spark,
     open_spark,
+    secret_paths,
     source_option,
     spark_options,
     storage_options,
@@ -97,8 +97,7 @@ def archive(
             dry_run=dry_run,
             fs=fs,
             read=read,
-            token_file=os.environ.get("TICKWHEEL_TOKEN_FILE"),
-            ca_file=os.environ.get("TICKWHEEL_CA"),
+            **secret_paths(),
         )
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)

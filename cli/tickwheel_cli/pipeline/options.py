@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
@@ -87,10 +87,21 @@ def tables_of(directories: tuple[Path, ...]) -> dict[str, str]:
     places = places_of(directories)
     if directories:
         return {"paths": json.dumps(places)}
-    # A file is named the same on each machine that reads; a token itself must not stand among options.
-    files = (("tokenFile", "TICKWHEEL_TOKEN_FILE"), ("caFile", "TICKWHEEL_CA"))
-    named = {option: os.environ[variable] for option, variable in files if os.environ.get(variable)}
-    return {"url": places[0], **named}
+    from tickwheel.arrow.options import secret_files
+
+    return {"url": places[0], **secret_files(**secret_paths())}
+
+
+class SecretPaths(TypedDict):
+    """Files of a token and of a CA, which each machine that has tasks has under the same name; None: none is named."""
+
+    token_file: str | None
+    ca_file: str | None
+
+
+def secret_paths() -> SecretPaths:
+    """The files that `--token-file`, `--ca` or the environment name."""
+    return {"token_file": os.environ.get("TICKWHEEL_TOKEN_FILE"), "ca_file": os.environ.get("TICKWHEEL_CA")}
 
 
 def source_option(command: _Command) -> _Command:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from tickwheel_cli.pipeline.options import (
     needs_spark,
     open_spark,
     places_of,
+    secret_paths,
     spark_options,
     storage_options,
 )
@@ -115,7 +115,7 @@ def report(
     chosen: dict[str, Any] = {
         "since": since, "until": until, "by": by, "tenant": tenant, "top": top, "committed": not uncommitted,
         "target_p99": target_p99, "compare": compare,
-        "token_file": os.environ.get("TICKWHEEL_TOKEN_FILE"), "ca_file": os.environ.get("TICKWHEEL_CA"),
+        **secret_paths(),
     }  # fmt: skip
     # What can be seen to be wrong is said before Spark is started, which takes seconds.
     places = places_of(directories)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import click
 
-from tickwheel_cli.pipeline.options import needs_spark, open_spark, source_option, spark_options
+from tickwheel_cli.pipeline.options import (
+    needs_spark,
+    open_spark,
+    secret_paths,
+    source_option,
+    spark_options,
+)
 from tickwheel_cli.shared.options import DURATION, TIME
 from tickwheel_cli.shared.output import counted, print_json
 from tickwheel_cli.shared.session import current_session, shared_options
@@ -60,6 +66,7 @@ def reschedule(
             source=source,
             reset_attempts=reset_attempts,
             dry_run=dry_run,
+            **secret_paths(),
         )
     if current_session().json:
         print_json(report)

@@ -6,7 +6,13 @@ from datetime import datetime
 
 import click
 
-from tickwheel_cli.pipeline.options import needs_spark, open_spark, spark_options, storage_options
+from tickwheel_cli.pipeline.options import (
+    needs_spark,
+    open_spark,
+    secret_paths,
+    spark_options,
+    storage_options,
+)
 from tickwheel_cli.shared.options import TIME
 from tickwheel_cli.shared.output import counted, print_result
 from tickwheel_cli.shared.session import current_session, shared_options
@@ -67,6 +73,7 @@ def restore(
             into=into,
             url=url,
             dry_run=dry_run,
+            **secret_paths(),
             fs=fs,
         )
     would = "would be " if dry_run else ""

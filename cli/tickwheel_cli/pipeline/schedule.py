@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tickwheel_cli.pipeline.options import needs_spark, open_spark, spark_options
+from tickwheel_cli.pipeline.options import (
+    needs_spark,
+    open_spark,
+    secret_paths,
+    spark_options,
+)
 from tickwheel_cli.shared.output import counted, print_json
 from tickwheel_cli.shared.session import current_session, json_option, security_options, url_option
 
@@ -116,8 +120,7 @@ def schedule(
         tz=tz,
         rename=scheduling.parse_renames(renames),
         staged=staged,
-        token_file=os.environ.get("TICKWHEEL_TOKEN_FILE"),
-        ca_file=os.environ.get("TICKWHEEL_CA"),
+        **secret_paths(),
     )
     # Spark takes ten seconds to start, and minutes on a busy machine: all that can be said is said before.
     settings = sessions.parse_conf(conf)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tickwheel.arrow.errors import SourceError
+from tickwheel.arrow.options import secret_files
 from tickwheel.client.times import Moment, moment_ms
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS, MAX_TOPIC_NAME_CHARS, is_valid_name
 from tickwheel.spark.archive.files import checked_batches, read_batches
@@ -74,14 +75,17 @@ def restore(
     url: str | None = None,
     dry_run: bool = False,
     fs: Mapping[str, str] | None = None,
+    token_file: str | None = None,
+    ca_file: str | None = None,
 ) -> RestoreReport:
     """Sends the archived messages again that were due from ``since`` on and before ``until``, each to the topic
     ``into``, or to that of its own name with ``.restored`` behind it, so that no subscriber gets old messages
     unasked.
 
-    ``source`` and ``fs``: as for ``archive``. They are due at once, as their times are over, with their own priority,
-    headers and ordering key, and headers ``tickwheel-archived-…`` that say what they were. Raises ``SourceError``,
-    ``ArchiveError``, ``ArchiveDamaged``, ``StorageError`` (then nothing was sent), and the errors of the sink.
+    ``source``, ``fs``, ``token_file`` and ``ca_file``: as for ``archive``. Messages are due at once, as their times are
+    over, with their own priority, headers and ordering key, and headers ``tickwheel-archived-…`` that say what they
+    were. Raises ``SourceError``, ``ArchiveError``, ``ArchiveDamaged``, ``StorageError`` (then nothing was sent), and
+    the errors of the sink.
     """
     storage = storage_at(source, fs)
     storage.reach()
@@ -102,7 +106,9 @@ def restore(
     report.messages = sum(counts.values())
     if not dry_run and report.messages:
         work = partial(_messages, storage, files, (first_ms, end_ms), targets)
-        _send(part_frame(spark, len(files)).mapInArrow(work, _SENT_SCHEMA), url, report)
+        named = {"url": url} if url is not None else {}
+        options = {**named, **secret_files(token_file, ca_file)}
+        _send(part_frame(spark, len(files)).mapInArrow(work, _SENT_SCHEMA), options, report)
     return report
 
 
@@ -164,12 +170,11 @@ def _messages(
             yield as_messages(_in_range(batch, *times_ms), entry.topic, targets[entry.topic])
 
 
-def _send(frame: DataFrame, url: str | None, report: RestoreReport) -> None:
+def _send(frame: DataFrame, options: Mapping[str, str], report: RestoreReport) -> None:
     with tempfile.TemporaryDirectory(prefix="tickwheel-restore-") as folder:
         written = Path(folder, "report.json")
-        options = {"report": str(written), **({"url": url} if url is not None else {})}
         try:
-            frame.write.format("tickwheel").mode("append").options(**options).save()
+            frame.write.format("tickwheel").mode("append").options(report=str(written), **options).save()
         except spark_errors() as error:
             raise as_ours(error) from None
         counts = json.loads(written.read_bytes())

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tickwheel import sync
 from tickwheel.arrow.errors import SourceError
-from tickwheel.arrow.options import refuse_misspelt
+from tickwheel.arrow.options import refuse_misspelt, refuse_token
 from tickwheel.client.times import EpochMs
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import LEAST_NUMBER_MS, is_valid_name
@@ -28,25 +28,29 @@ from tickwheel.spark.writing.columns import SINK_COLUMNS, Checked, checked, show
 from tickwheel.spark.writing.reasons import CODES, REASONS
 
 DEFAULT_BATCH_ROWS: Final = 10_000
-_OPTIONS: Final = ("url", "topic", "batchRows", "jobId", "report")
+_OPTIONS: Final = ("url", "tokenFile", "caFile", "topic", "batchRows", "jobId", "report")
 _SAMPLES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """``url``: of the broker, None: the client's default. ``topic``: of rows that name none. ``job``: by which the keys
-    of rows without one are made; None: a new one each time. ``report``: a file that gets the counts as JSON."""
+    of rows without one are made; None: a new one each time. ``report``: a file that gets the counts as JSON.
+    ``token_file``, ``ca_file``: on each machine that has tasks; None: what is in the environment there."""
 
     url: str | None = None
     topic: str | None = None
     batch_rows: int = DEFAULT_BATCH_ROWS
     job: str | None = None
     report: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ``SourceError``."""
     refuse_misspelt(options, _OPTIONS)
+    refuse_token(options)
     rows = options.get("batchRows", str(DEFAULT_BATCH_ROWS))
     if not rows.isdecimal() or int(rows) == 0:
         raise SourceError(f"The option batchRows is {rows!r}: use a whole number above 0.")
@@ -54,7 +58,13 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if topic is not None and not is_valid_name(topic):
         raise SourceError(f"{topic!r} cannot be the name of a topic.")
     return WriteOptions(
-        options.get("url"), topic, int(rows), options.get("jobId") or None, options.get("report")
+        url=options.get("url"),
+        topic=topic,
+        batch_rows=int(rows),
+        job=options.get("jobId") or None,
+        report=options.get("report"),
+        token_file=options.get("tokenFile") or None,
+        ca_file=options.get("caFile") or None,
     )
 
 
@@ -107,7 +117,7 @@ def send_rows(batches: Iterable[Any], options: WriteOptions, job: str, partition
     of the connection or the broker are raised as they are, with the same note.
     """
     written, keys = Written(), KeyOfRow(job, partition)
-    with sync.Client(options.url) as client:
+    with sync.Client(options.url, token_file=options.token_file, ca_file=options.ca_file) as client:
         for batch in _cut(batches, options.batch_rows):
             try:
                 for outgoing in prepare(batch, options.topic, keys):

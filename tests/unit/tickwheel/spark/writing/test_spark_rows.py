@@ -126,7 +126,16 @@ def test_options() -> None:
         {"url": "tickwheel://x", "topic": "t", "batchRows": "5", "jobId": "j", "report": "r"}
     )
     assert options == WriteOptions("tickwheel://x", "t", 5, "j", "r")
-    for wrong in ({"batchRows": "0"}, {"batchRows": "x"}, {"topic": "no spaces"}, {"topics": "t"}):
+    secrets = write_options({"tokenFile": "/run/token", "caFile": "/run/ca.pem"})
+    assert (secrets.token_file, secrets.ca_file) == ("/run/token", "/run/ca.pem")
+    for wrong in (
+        {"batchRows": "0"},
+        {"batchRows": "x"},
+        {"topic": "no spaces"},
+        {"topics": "t"},
+        {"token": "twk_secret"},
+        {"tokenfile_": "/run/token"},
+    ):
         with pytest.raises(SourceError):
             write_options(wrong)
 

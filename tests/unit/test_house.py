@@ -22,7 +22,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"errors"},
         {"settings", "names"},
         {"layout"},
-        {"files"},
+        {"files", "life"},
         {"commitlog", "wheel", "background"},
         {"tables"},
         {"recovery", "engine"},

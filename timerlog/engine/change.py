@@ -41,12 +41,12 @@ from timerlog.layout import (
     RUN,
     WERE_DONE,
     DeliveryState,
-    MessageState,
     RecordType,
     Runs,
     UInt32Array,
     UInt64Array,
 )
+from timerlog.life import ENDS
 from timerlog.wheel.timers import MESSAGE_TIMER
 
 #: How a message stands.
@@ -164,7 +164,7 @@ class Change:
         return self._change(ids, done, self._cancel, "already_cancelled")
 
     def _cancel(self, ids: UInt64Array) -> None:
-        self.end(ids, RecordType.CANCEL, MessageState.CANCELLED)
+        self.end(RecordType.CANCEL, ids)
 
     def stop(self, ids: UInt64Array) -> None:
         """Cancels messages also where they are delivered; a subscription that holds one loses it."""
@@ -183,13 +183,14 @@ class Change:
         for start in range(0, len(ids), _CHUNK):
             part = ids[start : start + _CHUNK]
             with self._groups.revoking(part):
-                self.end(part, RecordType.EXPIRED, MessageState.EXPIRED)
+                self.end(RecordType.EXPIRED, part)
         return len(ids)
 
-    def end(self, ids: UInt64Array, record: RecordType, state: MessageState) -> None:
-        self._writer.append(record, 0, ids.tobytes())
-        self._applier.end(ids, state)
-        assert (self._tables.rows["state"][ids] == state).all(), "only what is scheduled or ready is ended"
+    def end(self, record: RecordType, ids: UInt64Array) -> None:
+        """Ends messages that are scheduled or ready. Raises ``DiskFull``: then nothing was changed."""
+        self._writer.end(record, ids)
+        states = self._tables.rows["state"][ids]
+        assert (states == ENDS[record]).all(), "only what is scheduled or ready is ended"
         self._wake_ordered(ids)
 
     def _wake_ordered(self, ids: UInt64Array) -> None:
@@ -373,7 +374,7 @@ class Change:
         done = Dropped(len(chosen), int(is_unknown.sum()), ids[stays])
         if len(chosen):
             self._writer.decided(done)
-            self.end(chosen, RecordType.DROPPED, MessageState.DROPPED)
+            self.end(RecordType.DROPPED, chosen)
         return done
 
     def _last_done_ms(self, ids: UInt64Array) -> npt.NDArray[np.int64]:

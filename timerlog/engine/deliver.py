@@ -19,7 +19,6 @@ from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     MAX_TIME_MS,
-    MessageState,
     RecordType,
     UInt32Array,
     UInt64Array,
@@ -180,8 +179,7 @@ class Deliver:
         ids = damaged[self._engine.are_lost(damaged)]
         if not len(ids):
             raise BeingHealed(f"{len(damaged)} messages are damaged here, and fetched again")
-        self._writer.append(RecordType.DAMAGED, 0, ids.tobytes())
-        self._applier.end(np.ascontiguousarray(ids), MessageState.DAMAGED)
+        self._writer.end(RecordType.DAMAGED, np.ascontiguousarray(ids))
 
     def _select(
         self, group_id: int, limit: int, limit_bytes: int, run_limit: int, now_ms: int

@@ -23,7 +23,7 @@ from timerlog.engine.select import Select
 from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS, TransactionRefused
-from timerlog.layout import MAX_TIME_MS, MessageState, RecordType
+from timerlog.layout import MAX_TIME_MS, RecordType
 from timerlog.names import PREPARED_HEADER, PREPARED_SUFFIX
 
 GROUP: Final = "checks"
@@ -101,7 +101,7 @@ class Prepared:
         if earlier:  # a message of this key was sent in the meantime: it counts once, as it would with send
             self._writer.decided(("already_committed", earlier))
             with self._groups.revoking(ids):
-                self._change.end(ids, RecordType.EXPIRED, MessageState.EXPIRED)
+                self._change.end(RecordType.EXPIRED, ids)
             return "already_committed", earlier
         try:
             fields = msgspec.msgpack.decode(view.headers, type=dict[str, Any])

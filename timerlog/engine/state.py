@@ -186,6 +186,11 @@ class LogWriter:
         self._log.append(record, aux, payload)
         self._log.flush()
 
+    def end(self, record: RecordType, ids: UInt64Array) -> None:
+        """Ends messages by one of the records of ``ENDS``. Raises ``DiskFull``: then nothing was changed."""
+        self.append(record, 0, ids.tobytes())
+        self._applier.end(record, ids)
+
     # -- answers --
 
     @contextmanager

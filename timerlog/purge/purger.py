@@ -37,7 +37,6 @@ from timerlog.errors import BeingHealed, DamagedLog, DiskFull
 from timerlog.layout import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
-    MessageState,
     RecordType,
     UInt64Array,
 )
@@ -336,7 +335,7 @@ class Purger:
         if len(damaged):
             log.append(RecordType.DAMAGED, 0, damaged.tobytes())
             log.flush()
-            self._applier.end(damaged, MessageState.DAMAGED)
+            self._applier.end(RecordType.DAMAGED, damaged)
             dead = np.concatenate([dead, damaged])
         if len(dead):
             self._forget(start, plan.position, dead)

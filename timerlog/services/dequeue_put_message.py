@@ -10,7 +10,7 @@ from tickwheel_native import delivery
 from timerlog.commitlog.records import RUNS_A_RECORD, pack_put, room_for_runs
 from timerlog.engine.settle import Settle
 from timerlog.engine.state import Engine, LogWriter
-from timerlog.layout import PUT_HEAD, MessageState, RecordType, Runs, UInt64Array
+from timerlog.layout import PUT_HEAD, RecordType, Runs, UInt64Array
 from timerlog.services.batches import ReadyBatch, not_before
 from timerlog.tables.tables import by_topic
 from timerlog.wheel.timers import MESSAGE_TIMER, Timers
@@ -41,8 +41,7 @@ class DequeuePutMessage:
             ids = _each_once(ids)
             self._put(ids, now_ms)
         if len(ready.damaged):
-            self._writer.append(RecordType.DAMAGED, 0, ready.damaged.tobytes())
-            self._applier.end(ready.damaged, MessageState.DAMAGED)
+            self._writer.end(RecordType.DAMAGED, ready.damaged)
         if len(ready.leases):
             self._end_leases(ready.leases, now_ms)
         if ready.healing is not None:

@@ -32,7 +32,8 @@ from timerlog.commitlog.records import (
     unpack_numbered,
 )
 from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
-from timerlog.layout import PUT_HEAD, RUN, MessageState, RecordType, Runs
+from timerlog.layout import PUT_HEAD, RUN, RecordType, Runs
+from timerlog.life import ENDS
 from timerlog.settings import StoreSettings
 from timerlog.tables.base_record import Base
 from timerlog.tables.histories import Failure
@@ -80,14 +81,8 @@ class Applier:
                 self.redeliver(aux, *unpack_numbered(payload))
             case RecordType.DEAD:
                 self.dead(aux, np.frombuffer(payload, RUN))
-            case RecordType.CANCEL:
-                self.end(np.frombuffer(payload, np.uint64), MessageState.CANCELLED)
-            case RecordType.EXPIRED:
-                self.end(np.frombuffer(payload, np.uint64), MessageState.EXPIRED)
-            case RecordType.DROPPED:
-                self.end(np.frombuffer(payload, np.uint64), MessageState.DROPPED)
-            case RecordType.DAMAGED:
-                self.end(np.frombuffer(payload, np.uint64), MessageState.DAMAGED)
+            case RecordType.CANCEL | RecordType.EXPIRED | RecordType.DROPPED | RecordType.DAMAGED:
+                self.end(RecordType(record), np.frombuffer(payload, np.uint64))
             case RecordType.RESCHEDULE:
                 self.reschedule(np.frombuffer(payload, RUN), reschedule_priority(aux))
             case RecordType.TOPIC:
@@ -201,8 +196,9 @@ class Applier:
             for first, count in zip(runs["first"].tolist(), runs["count"].tolist(), strict=True):
                 failures.done_range(group_id, first, count)
 
-    def end(self, ids: npt.NDArray[np.uint64], state: MessageState) -> None:
-        _check(apply.end(self.tables.native, ids, state), state.name)
+    def end(self, record: RecordType, ids: npt.NDArray[np.uint64]) -> None:
+        """The state of ``ENDS`` for messages that are scheduled or ready; others stay as they are."""
+        _check(apply.end(self.tables.native, ids, ENDS[record]), record.name)
 
     def reschedule(self, runs: Runs, priority: int) -> None:
         """``priority`` AS_IT_IS: no other one."""

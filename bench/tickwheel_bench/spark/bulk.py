@@ -1,4 +1,6 @@
-"""Bulk scheduling on Spark, against Spark writing the same rows as Parquet, and against sending them from its tasks."""
+"""Bulk scheduling on Spark, in place and by Arrow Flight, against Spark writing the same rows as Parquet, and against
+sending them from its tasks.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,8 @@ from tickwheel_bench.spark.session import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tickwheel.spark.scheduling import ScheduleResult, Staged
+
 MESSAGES = 10_000_000
 SENT = 1_000_000
 ROUNDS = 2
@@ -39,12 +43,14 @@ LEAD_MS = 5_000
 
 def bulk(directory: Path, scale: float) -> dict[str, Any]:
     """Ten million rows with keys and bodies of 100 bytes, due within a day, to a topic with 16 shards."""
-    return with_spark(directory, lambda spark, daemon: _measure(spark, daemon, directory.parent, scale))
+    return with_spark(
+        directory,
+        lambda spark, daemon: _measure(spark, daemon, directory.parent, scale),
+        *("--flight", "--flight-listen", "127.0.0.1:0"),
+    )
 
 
 def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) -> dict[str, Any]:
-    from tickwheel.spark import schedule_messages
-
     count, sent = int(MESSAGES * scale), int(SENT * scale)
     start_ms = (int(time.time() * 1000) // HOUR_MS + 48) * HOUR_MS
     hours = HOURS if scale >= 1 else FEW_HOURS
@@ -53,13 +59,9 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
     _warm_up(spark, daemon, folder, start_ms)
     figures["driver_rss_mib_before"] = _rss_mib()
     for number in range(ROUNDS if scale >= 1 else 1):
-        topic = f"bulk-{number}"
-        create_topic(daemon, topic)
         parquet_s = _parquet(rows, folder / "parquet")
-        started_s = time.perf_counter()
-        result = schedule_messages(rows, url=daemon.url, topic=topic)
-        bulk_s = time.perf_counter() - started_s
-        assert result.messages == count, result
+        bulk_s, result = _schedule(daemon, rows, f"bulk-{number}", count, "in place")
+        put_s, _ = _schedule(daemon, rows, f"put-{number}", count, "flight")
         figures["rounds"].append(
             {
                 "parquet_s": round(parquet_s, 2),
@@ -68,6 +70,8 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
                 "files": result.files,
                 "bulk_per_s": round(count / bulk_s),
                 "parquet_over_bulk": round(parquet_s / bulk_s, 2),
+                "put_s": round(put_s, 2),
+                "put_over_in_place": round(bulk_s / put_s, 2),
             }
         )
     figures["driver_rss_mib_after"] = _rss_mib()
@@ -78,6 +82,20 @@ def _measure(spark: SparkSession, daemon: Daemon, folder: Path, scale: float) ->
     figures["bulk_over_sent"] = round(bulk_per_s / figures["sent_per_s"], 1)
     figures["beside_a_stream"] = _beside_a_stream(rows, daemon, count)
     return figures
+
+
+def _schedule(
+    daemon: Daemon, rows: DataFrame, topic: str, count: int, staged: Staged
+) -> tuple[float, ScheduleResult]:
+    """Seconds that a job takes whose files come to the broker in this way, and what became of it."""
+    from tickwheel.spark import schedule_messages
+
+    create_topic(daemon, topic)
+    started_s = time.perf_counter()
+    result = schedule_messages(rows, url=daemon.url, topic=topic, staged=staged)
+    taken_s = time.perf_counter() - started_s
+    assert (result.messages, result.staged) == (count, staged), result
+    return taken_s, result
 
 
 def _warm_up(spark: SparkSession, daemon: Daemon, folder: Path, start_ms: int) -> None:

@@ -391,7 +391,7 @@ class Groups:
         """Deletes the ephemeral groups whose time is over, one group a step: (topic, group). ``opened_ms``: by then the
         subscribers of before a crash had gone. The steps may be far apart: each judges its group anew. Raises
         ``DiskFull``."""
-        for group_id in list(self._tables.ephemeral):
+        for group_id in sorted(self._tables.ephemeral):
             is_gone = group_id not in self._tables.ephemeral
             if is_gone or self.main(group_id) != group_id or has_readers(group_id):
                 continue

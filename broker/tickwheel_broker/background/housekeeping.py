@@ -63,10 +63,10 @@ class Housekeeping:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
                 self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
-            for _step in self._readers.keep(now_ms):
-                await trio.lowlevel.checkpoint()
             self._directory.check_directory()
             self._directory.housekeeping(now_ms)
+            for _step in self._readers.keep(now_ms):
+                await trio.lowlevel.checkpoint()
             self._tell_of_unburied()
             self.rounds += 1
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Final
 
 from tickwheel_broker import logs
@@ -17,6 +18,8 @@ SEEN_AGAIN_MS: Final = 3_600_000
 
 _NOTED_A_STEP: Final = 100
 """As many groups are noted in one step of the event loop."""
+_STEPS_A_ROUND: Final = 200
+"""The rest is left to the round of the next second, so that a round of the broker's housekeeping comes to its end."""
 
 _log = logs.get_logger("groups")
 
@@ -30,6 +33,8 @@ class Readers:
         self._publish = publish
         self._subscribers = Counter[int]()
         self._noted_ms = self._opened_ms = clock.now_ms()
+        self._unnoted = deque[int]()
+        """Groups that were read when the hour was over, and that are still to be noted."""
 
     def joined(self, group_id: int) -> None:
         """A group, or the part of one in a shard, got a subscriber."""
@@ -51,10 +56,22 @@ class Readers:
         return self._subscribers.get(group_id, 0)
 
     def keep(self, now_ms: int) -> Iterator[None]:
-        """Once a second: notes now and then which groups are still read, and ends ephemeral groups, a little a step."""
+        """Once a second, in steps of the event loop: notes now and then which groups are still read, and ends ephemeral
+        groups. What is left after some hundred steps, the next call goes on with."""
         if now_ms - self._noted_ms >= SEEN_AGAIN_MS:
             self._noted_ms = now_ms
-            yield from self._note(now_ms)
+            self._unnoted = deque(self._subscribers)
+        yield from islice(chain(self._note(now_ms), self._end_ephemeral(now_ms)), _STEPS_A_ROUND)
+
+    def _note(self, now_ms: int) -> Iterator[None]:
+        while self._unnoted:
+            for _ in range(min(_NOTED_A_STEP, len(self._unnoted))):
+                group_id = self._unnoted.popleft()
+                if group_id in self._subscribers:  # else its last subscriber has left since the hour was over
+                    self._groups.readers_changed(group_id, now_ms, has_readers=True)
+            yield
+
+    def _end_ephemeral(self, now_ms: int) -> Iterator[None]:
         try:
             for topic, group in self._groups.end_ephemeral(
                 now_ms, self._opened_ms, lambda group_id: bool(self.of(group_id))
@@ -64,10 +81,3 @@ class Readers:
                 yield
         except DiskFull as error:
             _log.error("ephemeral groups cannot be ended: the disk is full", advice=advice_for(error))
-
-    def _note(self, now_ms: int) -> Iterator[None]:
-        for number, group_id in enumerate(list(self._subscribers), start=1):
-            if group_id in self._subscribers:  # else its last subscriber has left since the last step
-                self._groups.readers_changed(group_id, now_ms, has_readers=True)
-            if number % _NOTED_A_STEP == 0:
-                yield

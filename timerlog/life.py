@@ -1,13 +1,12 @@
 """The life of a message, and of its delivery to a group, as data: which record moves which states to which.
 
-A message has one state. Each group of its topic has a delivery of the message, with a state of its own. A move stands
-here if the engine decides it. Whatever a log says, applying a record makes no other move: a record about a message that
-ended meanwhile changes nothing. docs/life-of-a-message.md draws both tables.
+A message has one state. Each group of its topic has a delivery of the message, with a state of its own. The engine
+judges before it writes a record, and decides the moves that stand here and no others. A replay may pass through others:
+it applies records to tables that may hold already what came later. docs/life-of-a-message.md draws both tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -33,7 +32,7 @@ ENDS: Final = {
 
 _ALIVE: Final = (MessageState.SCHEDULED, MessageState.READY)
 _HELD: Final = (DeliveryState.LEASED, DeliveryState.WAITING)
-_GIVEN: Final = (DeliveryState.LEASED, DeliveryState.ACKED, DeliveryState.WAITING, DeliveryState.DEAD)
+_DONE: Final = (DeliveryState.ACKED, DeliveryState.DEAD)
 
 MESSAGES: Final = (
     Move(
@@ -44,7 +43,12 @@ MESSAGES: Final = (
     ),
     Move((RecordType.PUT,), (MessageState.SCHEDULED,), MessageState.READY, "its time has come"),
     Move((RecordType.RESCHEDULE,), _ALIVE, MessageState.SCHEDULED, "it gets another time or priority"),
-    Move((RecordType.CANCEL,), _ALIVE, MessageState.CANCELLED, "it is cancelled, or stopped"),
+    Move(
+        (RecordType.CANCEL,),
+        _ALIVE,
+        MessageState.CANCELLED,
+        "it is cancelled or stopped; it was prepared, and is rolled back; or its dead letter is replayed",
+    ),
     Move(
         (RecordType.EXPIRED,),
         _ALIVE,
@@ -93,7 +97,7 @@ DELIVERIES: Final = (
     ),
     Move(
         (RecordType.REDELIVER,),
-        _GIVEN,
+        (*_HELD, *_DONE),
         DeliveryState.WAITING,
         "it is called for again, or waits until another time",
     ),
@@ -104,33 +108,19 @@ DELIVERIES: Final = (
         "its message has ended: who holds it loses it, and nobody is given it",
     ),
     Move(
+        (RecordType.GROUP_CHANGED,), _HELD, DeliveryState.UNTOUCHED, "the group begins anew, wherever that is"
+    ),
+    Move(
         (RecordType.GROUP_CHANGED,),
-        _GIVEN,
+        _DONE,
         DeliveryState.UNTOUCHED,
         "the group begins anew at this message, or before it",
     ),
-    Move((RecordType.PURGED,), _GIVEN, DeliveryState.UNTOUCHED, "its message is gone"),
+    Move(
+        (RecordType.PURGED,),
+        (DeliveryState.WAITING, *_DONE),
+        DeliveryState.UNTOUCHED,
+        "its message is gone",
+    ),
 )
 """Moves of a delivery of a message to a group."""
-
-
-def moves_of(record: RecordType, moves: Sequence[Move]) -> dict[IntEnum, IntEnum]:
-    """The state behind a record of a type, by the state before it; without the states that the record leaves alone."""
-    return {before: move.after for move in moves if record in move.records for before in move.before}
-
-
-def drawn(moves: Sequence[Move]) -> Iterator[str]:
-    """The lines of a Mermaid state diagram, and of a table, of some moves."""
-    yield from ("```mermaid", "stateDiagram-v2")
-    for move in moves:
-        names = ", ".join(record.name for record in move.records)
-        yield from (f"    {_node(before)} --> {_node(move.after)}: {names}" for before in move.before)
-    yield from ("```", "", "| record | from | to | why |", "|---|---|---|---|")
-    for move in moves:
-        before = ", ".join(state.name.lower() for state in move.before)
-        records = ", ".join(f"`{record.name}`" for record in move.records)
-        yield f"| {records} | {before} | {move.after.name.lower()} | {move.why} |"
-
-
-def _node(state: IntEnum) -> str:
-    return "[*]" if state is MessageState.NONE else state.name.lower()

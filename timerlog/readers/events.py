@@ -17,6 +17,7 @@ from timerlog.commitlog.reader import END_RECORD, padded
 from timerlog.commitlog.view import LogView
 from timerlog.errors import DamagedLog
 from timerlog.layout import RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, Array, Int64Array, RecordType
+from timerlog.life import ENDS
 
 NO_TIME: Final = -1  #: the log does not say when
 CHUNK_ROWS: Final = 100_000
@@ -38,7 +39,7 @@ EVENTS: Final[dict[int, str]] = {
     RecordType.DEAD: "dead",
     RecordType.DROPPED: "dropped",
 }
-_LISTS_IDS: Final = frozenset({RecordType.CANCEL, RecordType.EXPIRED, RecordType.DAMAGED, RecordType.DROPPED})
+_LISTS_IDS: Final = frozenset(ENDS)
 #: Those that name messages by id; the others do it by number in the topic of the group in ``aux``.
 _NAMES_IDS: Final = _LISTS_IDS | {RecordType.MESSAGE, RecordType.PUT, RecordType.RESCHEDULE}
 #: Where the runs begin in the payload of each type that has some.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -11,17 +11,18 @@ import pytest
 
 from tickwheel_native import delivery
 from timerlog.layout import DeliveryState, MessageState, RecordType, Runs
-from timerlog.life import Move, moves_of
+from timerlog.life import Move
 from timerlog.recovery.replay import Replayer
 from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
 
 Step = tuple[RecordType, IntEnum, IntEnum]
-"""A record, and a state before and behind it."""
+"""A record, and a state before and after it."""
 
 
 class Watch:
-    """What each record that a living store applies does to the messages and deliveries that the record names."""
+    """What records that a living store applies do to the messages and deliveries that the records name, but for records
+    that name a range of the log or a whole group."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.messages: set[Step] = set()
@@ -30,11 +31,11 @@ class Watch:
         replay = Replayer.apply
 
         def replayed(replayer: Replayer, position: int, stop: int) -> None:
-            self._is_replaying = True  # it may see rows of a later time
+            was, self._is_replaying = self._is_replaying, True  # it may see rows of a later time
             try:
                 replay(replayer, position, stop)
             finally:
-                self._is_replaying = False
+                self._is_replaying = was
 
         patch.setattr(Replayer, "apply", replayed)
         for name, record in (
@@ -127,6 +128,28 @@ def values_of(runs: Runs) -> Any:
 
 def delivery_states(tables: Tables, group_id: int, seqs: Any) -> Any:
     return tables.groups[group_id].deliveries.take_reached(seqs)["state"].copy()
+
+
+def moves_of(record: RecordType, moves: Sequence[Move]) -> dict[IntEnum, IntEnum]:
+    """The state after a record of a type, by the state before it, as a table has them."""
+    return {before: move.after for move in moves if record in move.records for before in move.before}
+
+
+def drawn(moves: Sequence[Move]) -> Iterator[str]:
+    """The lines of a Mermaid state diagram, and of a table, of some moves."""
+    yield from ("```mermaid", "stateDiagram-v2")
+    for move in moves:
+        names = ", ".join(record.name for record in move.records)
+        yield from (f"    {_node(before)} --> {_node(move.after)}: {names}" for before in move.before)
+    yield from ("```", "", "| record | from | to | why |", "|---|---|---|---|")
+    for move in moves:
+        before = ", ".join(state.name.lower() for state in move.before)
+        records = ", ".join(f"`{record.name}`" for record in move.records)
+        yield f"| {records} | {before} | {move.after.name.lower()} | {move.why} |"
+
+
+def _node(state: IntEnum) -> str:
+    return "[*]" if state is MessageState.NONE else state.name.lower()
 
 
 def listed(moves: Sequence[Move]) -> set[Step]:

@@ -1,4 +1,8 @@
-"""The tables of ``timerlog.life`` are what the engine does, what ``store.h`` knows, and what the page draws."""
+"""The tables of ``timerlog.life`` are what the engine does, what ``store.h`` knows, and what the page draws.
+
+Of purges and of groups that begin anew the usual moves are looked at, and of bulk jobs none: `tests/unit/timerlog/bulk`
+has these.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,20 @@ import pytest
 from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import send
 from tests.support.stores.damage import flip
-from tests.support.stores.life import Watch, listed, moving
+from tests.support.stores.life import Watch, drawn, listed, moving
 from tests.support.stores.purging import LATER_MS, fill, mixed, purge_steps
 from tests.support.stores.reader import Reader
 from tickwheel_native import lib
 from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.engine.groups import Start
 from timerlog.layout import DeliveryState, MessageState, RecordType
-from timerlog.life import DELIVERIES, ENDS, MESSAGES, drawn
+from timerlog.life import DELIVERIES, ENDS, MESSAGES
 from timerlog.names import PREPARED_HEADER
 from timerlog.store import Store
 from timerlog.tables.table import Table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "life-of-a-message.md"
+LEASED, WAITING, ACKED = DeliveryState.LEASED, DeliveryState.WAITING, DeliveryState.ACKED
 BACK_MS = 100_000_000
 #: Their moves are made by native code for a whole range: see the test below.
 ELSEWHERE = {RecordType.MESSAGE, RecordType.ADOPTED, RecordType.PURGED, RecordType.GROUP_CHANGED}
@@ -123,12 +129,11 @@ def test_messages_come_and_go_and_groups_begin_anew(tmp_path: Path) -> None:
     rows, end = store.tables.rows, store.tables.next_id
     new = fill(store, store.tables.topic_ids["a"], [b"new"], LATER_MS)
     assert rows["state"][new].tolist() == [MessageState.SCHEDULED]
-    deliveries = store.tables.groups[store.tables.topics[store.tables.topic_ids["b"]].groups["g"]].deliveries
-    held = states_of(deliveries)
-    assert {DeliveryState.ACKED, DeliveryState.LEASED, DeliveryState.WAITING} <= held
-    store.groups.seek("b", "g", "earliest")
-    assert states_of(deliveries) == {DeliveryState.UNTOUCHED}
-    steps = {(RecordType.GROUP_CHANGED, state, DeliveryState.UNTOUCHED) for state in held}
+    groups = store.tables.topics[store.tables.topic_ids["b"]].groups
+    deliveries = store.tables.groups[groups["g"]].deliveries
+    seen = seek(store, deliveries, "latest") | seek(store, deliveries, "earliest")
+    assert seen >= {(state, DeliveryState.UNTOUCHED) for state in (LEASED, WAITING, ACKED)} | {(ACKED, ACKED)}
+    steps = {(RecordType.GROUP_CHANGED, before, after) for before, after in seen}
     assert moving(steps) <= listed(DELIVERIES)
     before = rows["state"][:end].copy()
     for _pause in purge_steps(store, LATER_MS):
@@ -142,5 +147,9 @@ def test_messages_come_and_go_and_groups_begin_anew(tmp_path: Path) -> None:
     store.close()
 
 
-def states_of(deliveries: Table) -> set[DeliveryState]:
-    return set(map(DeliveryState, deliveries.items["state"][: deliveries.capacity].tolist()))
+def seek(store: Store, deliveries: Table, start: Start) -> set[tuple[DeliveryState, DeliveryState]]:
+    """The states before and after the group begins anew there, of each delivery."""
+    before = deliveries.items["state"][: deliveries.capacity].tolist()
+    store.groups.seek("b", "g", start)
+    after = deliveries.items["state"][: deliveries.capacity].tolist()
+    return {(DeliveryState(b), DeliveryState(a)) for b, a in zip(before, after, strict=True)}

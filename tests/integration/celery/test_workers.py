@@ -94,16 +94,17 @@ class Place:
         """Nothing comes again. Else says what the workers wrote."""
         with tickwheel.sync.Client(self.url) as client:
             group = client.group(self.queue, "celery")
-        assert group.backlog == 0, [
-            group,
-            *(path.read_text() for path in self.directory.glob("worker-*.log")),
-        ]
+        assert group.backlog == 0, [group, *self.logs()]
 
     def wait_for_acks(self) -> None:
         """Until all is acked. A pool of processes that is stopped drops each task of which it has not read that a
         process has accepted it, also a task that is done by then: the task comes again."""
         with tickwheel.sync.Client(self.url) as client:
-            wait_until(lambda: client.group(self.queue, "celery").backlog == 0)
+            wait_until(lambda: client.group(self.queue, "celery").backlog == 0, self.logs)
+
+    def logs(self) -> list[str]:
+        """What the workers wrote."""
+        return [path.read_text() for path in self.directory.glob("worker-*.log")]
 
     def wait_until_at_work(self, worker: Worker) -> None:
         """Until a worker knows of a task that a process or thread of its pool has accepted the task."""
@@ -143,6 +144,7 @@ def test_a_worker_of_processes(place: Place) -> None:
         assert sorted(place.lines()) == sorted(["first", eta.isoformat(), "child", "child"])
         (reply,) = place.app.control.ping(timeout=20, limit=1)
         assert list(reply.values()) == [{"ok": "pong"}]
+        place.wait_for_acks()
         assert worker.stop() == 0
     place.assert_all_is_acked()
 
@@ -236,6 +238,7 @@ def test_commands_while_the_broker_is_started_again(tmp_path: Path, queue: str) 
             place.send("note", "last")
             wait_until(lambda: "last" in place.lines(), place.lines)
             assert place.lines() == ["begun first", "done first", "last"]
+            place.wait_for_acks()
             assert worker.stop() == 0
         place.assert_all_is_acked()
 
@@ -292,9 +295,11 @@ def test_a_worker_that_stood_still(place: Place, pool: str, is_alone: bool) -> N
                 wait_until(lambda: sum(line.startswith("done") for line in place.lines()) >= 2, place.lines)
                 worker.resume()
                 wait_until(lambda: all_done <= set(place.lines()), place.lines)
+                place.wait_for_acks()
                 assert other.stop() == 0
             place.send("note", "last")
             wait_until(lambda: "last" in place.lines(), place.lines)
+        place.wait_for_acks()
         assert worker.stop() == 0
     begun = Counter(line for line in place.lines() if line.startswith("begun"))
     if not is_alone:

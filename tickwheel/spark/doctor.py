@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from tickwheel.arrow.errors import DataError
+from tickwheel.protocol.errors import TickwheelError
 from tickwheel.spark.errors import SparkError
 from tickwheel.spark.java import find_java
 from tickwheel.spark.sessions import needs_java, require_pyspark
@@ -65,7 +65,7 @@ def _executors(spark: SparkSession, source: Mapping[str, str]) -> list[Check]:
 
     try:
         found = reach_of_executors(spark, source)
-    except DataError as error:
+    except TickwheelError as error:
         return [Check("executor", False, f"{error.message} {error.advice}")]
     here = versions_of_this_process()
     return [
@@ -79,7 +79,7 @@ def _executors(spark: SparkSession, source: Mapping[str, str]) -> list[Check]:
 def _checked(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
-    except DataError as error:
+    except TickwheelError as error:
         return Check(name, False, f"{error.message} {error.advice}")
 
 

@@ -189,12 +189,12 @@ _OURS: Final = re.compile(r"^tickwheel\.[\w.]+\.(\w+): (?:\[(\w+)\] )?(.*)$", re
 
 
 def understood(error: BaseException) -> TickwheelError | None:
-    """The error of Tickwheel that an error of Spark tells of, or that it is itself; None where it tells of none. What a
-    task was told by the broker is an error of the client, such as Forbidden. Of an error of Spark the advice is in the
-    message."""
+    """The error of Tickwheel that an error of Spark tells of, or that it is itself; None where it tells of none. What
+    the broker told a task that sends is an error of the client, such as Forbidden. Of an error of Spark the advice is
+    in the message."""
     if isinstance(error, TickwheelError):
         return error
-    for name, code, message in _OURS.findall(str(error))[-1:]:
+    for name, code, message in reversed(_OURS.findall(str(error))):
         cls = _class_named(name)
         if cls is not None or code:
             twin = (cls or SparkError)(message, advice="")

@@ -92,7 +92,7 @@ def reach_of_this_process(source: Mapping[str, str]) -> Reach:
 
 
 def reach_of_executors(spark: SparkSession, source: Mapping[str, str]) -> list[Reach]:
-    """What tasks find, of each host the worst. Raises ``DataError`` where the tasks cannot run."""
+    """What tasks find, of each host the worst. Raises ``TickwheelError`` where the tasks cannot run."""
     given = dict(source)
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ with them. The driver then asks the broker, which answers for each message.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ def reschedule(
     ``where``: a condition of Spark SQL over the columns of the table ``messages``. A message that no subscriber was
     given is rescheduled; one that waits to be delivered again gets the time of its next delivery, in the groups of the
     rows that are meant. Both go on with the attempts that they have, unless ``reset_attempts``. ``token_file``,
-    ``ca_file``: on each machine that has tasks; by default what is in the environment there. Raises ``BadSql``,
+    ``ca_file``: on each machine that has tasks; by default what is in the environment here. Raises ``BadSql``,
     ``SourceError`` (nothing was changed then), and the client's errors: what was done before stays, and asking again is
     safe.
     """
@@ -109,7 +110,7 @@ def reschedule(
         first_ms = moment_ms(at, "at") if at is not None else client.stats().now_ms
         if first_ms + spread_ms > MAX_TIME_MS:
             raise SourceError("The last of the new times lies behind the year 9999.")
-        tables = _tables(url, client.flight_url, place, source, secret_files(token_file, ca_file))
+        tables = _tables(url, client.flight_url, place, source, _secrets(token_file, ca_file))
         groups = _select(spark, tables, where, file)
         selected = _mapped(file)
         repair = _Repair(client, selected, groups, first_ms, spread_ms, reset_attempts=reset_attempts)
@@ -117,6 +118,13 @@ def reschedule(
 
 
 # -- selecting --
+
+
+def _secrets(token_file: str | None, ca_file: str | None) -> dict[str, str]:
+    """Tasks get the names of files that stand in the driver's environment, too."""
+    return secret_files(
+        token_file or os.environ.get("TICKWHEEL_TOKEN_FILE"), ca_file or os.environ.get("TICKWHEEL_CA")
+    )
 
 
 def _tables(

@@ -99,12 +99,10 @@ def _schedule(
 
 
 def _warm_up(spark: SparkSession, daemon: Daemon, folder: Path, start_ms: int) -> None:
-    """The first job of a session compiles code and starts workers."""
-    from tickwheel.spark import schedule_messages
-
-    create_topic(daemon, "warm")
+    """The first jobs of a session compile code and start workers."""
     rows = make_rows(spark, folder / "warm", 20_000, start_ms, FEW_HOURS)
-    schedule_messages(rows, url=daemon.url, topic="warm")
+    _schedule(daemon, rows, "warm", 20_000, "in place")
+    _schedule(daemon, rows, "warm-put", 20_000, "flight")
     _parquet(rows, folder / "parquet")
 
 

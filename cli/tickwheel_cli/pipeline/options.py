@@ -101,7 +101,10 @@ class SecretPaths(TypedDict):
 
 def secret_paths() -> SecretPaths:
     """The files that `--token-file`, `--ca` or the environment name."""
-    return {"token_file": os.environ.get("TICKWHEEL_TOKEN_FILE"), "ca_file": os.environ.get("TICKWHEEL_CA")}
+    return {
+        "token_file": os.environ.get("TICKWHEEL_TOKEN_FILE") or None,
+        "ca_file": os.environ.get("TICKWHEEL_CA") or None,
+    }
 
 
 def source_option(command: _Command) -> _Command:

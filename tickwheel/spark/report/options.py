@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from tickwheel.arrow.options import secret_files
 from tickwheel.spark.report.earlier import Earlier, read_earlier
 from tickwheel.spark.report.errors import ReportError
 
@@ -63,8 +64,7 @@ class ReportOptions:
     @property
     def places(self) -> list[dict[str, str]]:
         """Each as options of the data source."""
-        files = {"tokenFile": self.token_file, "caFile": self.ca_file}
-        by_url = {name: path for name, path in files.items() if path}
+        by_url = secret_files(self.token_file, self.ca_file)
         return [{"url": one, **by_url} if is_url(one) else {"path": one} for one in self.directories]
 
 

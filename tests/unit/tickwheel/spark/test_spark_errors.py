@@ -32,3 +32,14 @@ def test_what_the_broker_told_a_task_is_an_error_of_the_client() -> None:
         assert (error.code, error.message, str(error)) == (cls.code, *["Token 'a' may not. Do this."] * 2)
     mine = NotConnected("Nobody answers.")
     assert understood(mine) is mine
+
+
+def test_the_last_error_that_is_understood_counts() -> None:
+    lines = (
+        "tickwheel.arrow.errors.SourceError: [bad_source] First.",
+        "tickwheel.spark.errors.RowsRejected: [rows_rejected] Then.",
+        "tickwheel.spark.somewhere.Unknown: what is this?",
+    )
+    error = understood(RuntimeError("\n".join(lines)))
+    assert type(error) is RowsRejected
+    assert error.message == "Then."

@@ -22,6 +22,7 @@ from tests.support.rocketmq.gateway_caller import CLIENT, Caller, consumer
 from tests.support.rocketmq.gateway_process import Gateway
 from tests.support.rocketmq.gateway_sending import message
 from tests.support.rocketmq.guarded_gateway import Guarded
+from tickwheel.errors import UnknownGroup, UnknownTopic
 from tickwheel_bench.processes import wait_until
 from tickwheel_gateway.clients.credentials import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Pair, sign
 from tickwheel_gateway.wire import schema
@@ -194,6 +195,14 @@ def test_a_stream_outlives_its_broker_and_a_second_signal_waits_for_nothing(tmp_
             daemon.process.send_signal(signal.SIGCONT)
 
 
+def has_group(client: tickwheel.sync.Client, topic: str, group: str) -> bool:
+    try:
+        client.group(topic, group)
+    except (UnknownTopic, UnknownGroup):
+        return False
+    return True
+
+
 def test_what_it_was_given_while_it_stood_still_was_no_attempt(tmp_path: Path) -> None:
     """SIGSTOP, until the lease has ended."""
     asked = schema.ReceiveMessageRequest(batch_size=1)
@@ -214,6 +223,7 @@ def test_what_it_was_given_while_it_stood_still_was_no_attempt(tmp_path: Path) -
         wait_until(
             lambda: scrape(gateway.metrics.removesuffix("/metrics")).value("gateway_waiting_receives") == 1
         )
+        wait_until(lambda: has_group(client, "letters", "readers"))  # the gateway counts it before it asks
         gateway.process.send_signal(signal.SIGSTOP)
         assert other.ask("SendMessage", request).status.code == Code.OK
         wait_until(lambda: client.group("letters", "readers").leased > 0)

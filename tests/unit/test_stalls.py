@@ -69,7 +69,10 @@ def test_a_long_step_is_told_with_its_task_and_place(processor: Processor) -> No
 
 def test_a_machine_that_is_slow_after_a_pause_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "_reference", lambda: int(stalls.REFERENCE_MS * 1e6))
-    for after_a_pause_ms, limit_ms in ((0.1, stalls.LIMIT_MS), (5.1, stalls.LIMIT_MS + 50)):
+    for after_a_pause_ms, limit_ms in (
+        (0.1, stalls.LIMIT_MS),
+        (5.1, stalls.LIMIT_MS + 5 * stalls.COLD_PIECES),
+    ):
         pieces_ns = iter([300_000, int(after_a_pause_ms * 1e6), 100_000, 150_000, 100_000])
         monkeypatch.setattr(stalls, "_piece", lambda pieces=pieces_ns: next(pieces))
         assert stalls.limit_ms.__wrapped__() == pytest.approx(limit_ms)

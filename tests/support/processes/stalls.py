@@ -33,6 +33,7 @@ LIMIT_MS: Final = 20.0
 """On a machine that needs `REFERENCE_MS` for `_reference`; a slower one has as much more time as it needs there."""
 REFERENCE_MS: Final = 2.0
 PAUSE_S: Final = 0.3
+"""How long memory is not touched before `_cold_ms` measures."""
 COLD_PIECES: Final = 20
 """A step may find as much memory cold as so many times `_piece`."""
 EVENT: Final = "a step held the event loop"

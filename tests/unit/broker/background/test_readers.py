@@ -22,6 +22,14 @@ def store_and_readers(directory: Path) -> tuple[Store, Readers]:
     return store, Readers(store.groups, ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC)), store.sync)
 
 
+def groups_that_are_read(store: Store, readers: Readers, count: int) -> list[int]:
+    topic = store.topics.open("t", NOW_MS)
+    groups = [store.groups.open(topic, f"g{number}", NOW_MS) for number in range(count)]
+    for group_id in groups:
+        readers.joined(group_id)
+    return groups
+
+
 def test_each_ephemeral_group_ends_in_a_step_of_its_own(tmp_path: Path) -> None:
     """Clients that are gone may leave thousands of groups: nobody waits until all of them are deleted."""
     store, readers = store_and_readers(tmp_path)
@@ -45,10 +53,7 @@ def test_each_ephemeral_group_ends_in_a_step_of_its_own(tmp_path: Path) -> None:
 
 def test_groups_that_are_read_are_noted_a_hundred_a_step(tmp_path: Path) -> None:
     store, readers = store_and_readers(tmp_path)
-    topic = store.topics.open("t", NOW_MS)
-    groups = [store.groups.open(topic, f"g{number}", NOW_MS) for number in range(250)]
-    for group_id in groups:
-        readers.joined(group_id)
+    groups = groups_that_are_read(store, readers, 250)
     assert list(readers.keep(NOW_MS + SEEN_AGAIN_MS - 1)) == []
     again_ms = NOW_MS + SEEN_AGAIN_MS
     seen = [
@@ -61,10 +66,7 @@ def test_groups_that_are_read_are_noted_a_hundred_a_step(tmp_path: Path) -> None
 
 def test_a_subscriber_that_leaves_between_two_steps_is_not_noted(tmp_path: Path) -> None:
     store, readers = store_and_readers(tmp_path)
-    topic = store.topics.open("t", NOW_MS)
-    groups = [store.groups.open(topic, f"g{number}", NOW_MS) for number in range(150)]
-    for group_id in groups:
-        readers.joined(group_id)
+    groups = groups_that_are_read(store, readers, 150)
     steps = readers.keep(NOW_MS + SEEN_AGAIN_MS)
     next(steps)
     readers.left(groups[120])
@@ -81,10 +83,8 @@ def test_a_round_comes_to_its_end_and_the_next_goes_on(
     """A broker whose rounds do not end is taken for one that hangs."""
     monkeypatch.setattr(background_readers, "_STEPS_A_ROUND", 3)
     store, readers = store_and_readers(tmp_path)
+    read = groups_that_are_read(store, readers, 150)
     topic = store.topics.open("t", NOW_MS)
-    read = [store.groups.open(topic, f"g{number}", NOW_MS) for number in range(150)]
-    for group_id in read:
-        readers.joined(group_id)
     for number in range(5):
         store.groups.open(topic, f"e{number}", NOW_MS, ephemeral_ms=1_000)
     again_ms = NOW_MS + SEEN_AGAIN_MS

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../native/crc32c.h"
-#include "../native/store.h"
+#include "../native/rows.h"
 
 /* Not assert(): these stay whatever NDEBUG says. */
 #define MUST(condition)                                                              \

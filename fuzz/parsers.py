@@ -34,12 +34,22 @@ from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES
 from tickwheel.protocol.machine import ClientMachine, ServerMachine
 from tickwheel.protocol.messages import decode_ack, decode_ack_ok, decode_deliver, decode_send, decode_send_ok
-from tickwheel_broker.background.schedule_slots import check, decide, merged, upcoming
 from tickwheel_broker.config import load as config
+from tickwheel_broker.documents.schedule_slots import check, decide, merged, upcoming
 from timerlog.recovery import checkpoint
 
 NOW_MS: Final = 1_900_000_000_000
-HELLO_OK: Final = encode_body(HelloOk(1, "fuzz", 0, 1 << 20, 1 << 16, 255, 32_768))
+HELLO_OK: Final = encode_body(
+    HelloOk(
+        protocol=1,
+        server="fuzz",
+        now_ms=0,
+        max_frame_bytes=1 << 20,
+        max_body_bytes=1 << 16,
+        max_key_bytes=255,
+        max_headers_bytes=32_768,
+    )
+)
 
 
 def _frames(data: bytes) -> bytes:

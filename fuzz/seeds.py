@@ -95,7 +95,17 @@ def wire() -> list[bytes]:
     ack.entries.add(message_id="01AB", receipt_handle="tw1.7.1042.1.0.55")
     stored = sent(made, Sender("c", "h"), Limits(), NOW_MS)
     headers = msgspec.msgpack.encode(stored.headers)
-    item = DeliverItem(7, NOW_MS, NOW_MS - 1, 1, 50, b"key", headers, b"body", b"g")
+    item = DeliverItem(
+        id=7,
+        deliver_at_ms=NOW_MS,
+        created_ms=NOW_MS - 1,
+        epoch=1,
+        priority=50,
+        key=b"key",
+        headers=headers,
+        body=b"body",
+        order_key=b"g",
+    )
     send = schema.SendMessageRequest(messages=[made]).SerializeToString()
     kinds = [
         (0, 1, send),

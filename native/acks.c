@@ -1,5 +1,5 @@
 /* From subscribers back to the topic: acks, leases that end or are moved, messages given back or given up. */
-#include "store.h"
+#include "rows.h"
 
 enum { TW_IN_A_CHAIN = TW_IN_RETRY | TW_PARKED };
 

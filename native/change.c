@@ -1,5 +1,5 @@
 /* Changing messages after they were sent: what state they are in, cancelling, giving another time. */
-#include "store.h"
+#include "rows.h"
 
 int tw_judge(const tw_store *store, uint64_t id) {
     if (id == 0 || id >= store->next_id) return TW_IS_UNKNOWN;

@@ -1,6 +1,6 @@
 /* From the wheel into topics, from topics to subscribers, and back by acks. */
 #include "crc32c.h"
-#include "store.h"
+#include "rows.h"
 
 enum { FRAME_HEAD = 16, DELIVER_HEAD = 8, FRAME_DELIVER = 22 };
 enum { DELIVER_COLUMNS = 8 + 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1 };
@@ -34,14 +34,6 @@ uint64_t tw_runs_values(const tw_run *runs, uint64_t n) {
 }
 
 /* ---- into the topic ---- */
-
-int64_t tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id) {
-    uint64_t spread_ms = store->topics[row->topic_id].spread_ms;
-    if (!spread_ms) return row->deliver_at_ms;
-    /* Fibonacci hashing (Knuth, TAOCP 3, 6.4): ids in a row come to lie evenly over the range. */
-    uint64_t part = (id * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
-    return row->deliver_at_ms + (int64_t)((part * spread_ms) >> 32);
-}
 
 void tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms) {
     for (uint64_t i = 0; i < n; i++) due_ms[i] = tw_due_ms(store, tw_row_at(store, ids[i]), ids[i]);
@@ -123,21 +115,6 @@ int64_t tw_lookup(const tw_store *store, const uint64_t *ids, const uint32_t *ve
     return due;
 }
 
-/* 1 when no run reaches beyond `end`, whatever numbers a record holds. */
-int tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end) {
-    for (uint64_t r = 0; r < n; r++)
-        if (runs[r].first > end || runs[r].count > end - runs[r].first) return 0;
-    return 1;
-}
-
-void tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq) {
-    topic->arrivals[seq].next = 0;
-    if (topic->lane_last[priority]) topic->arrivals[topic->lane_last[priority] - 1].next = seq + 1;
-    else topic->lane_first[priority] = seq + 1;
-    topic->lane_last[priority] = seq + 1;
-    topic->lanes[priority >> 6] |= UINT64_C(1) << (priority & 63);
-}
-
 int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n) {
     tw_topic *topic = &store->topics[topic_id];
     uint64_t  seq = first_seq, total = 0;
@@ -166,29 +143,6 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
 
 /* ---- from the topic to a subscriber ---- */
 
-const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq) {
-    return tw_row_at(store, tw_id_at(&store->topics[group->topic_id], seq));
-}
-
-const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq) {
-    return seq < group->rows_from || seq < group->rows_start || seq >= group->allocated ? NULL : &group->rows[seq];
-}
-
-int tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq) {
-    const tw_topic *topic = &store->topics[group->topic_id];
-    return seq >= topic->allocated || tw_id_at(topic, seq) == 0 || tw_row_of(store, group, seq)->state == TW_NONE;
-}
-
-int tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq) {
-    const tw_row *row = tw_row_of(store, group, seq);
-    return row->state == TW_READY && row->topic_seq == seq && row->topic_id == group->topic_id;
-}
-
-int tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq) {
-    uint8_t state = group->rows[seq].state;
-    return state != TW_ACKED && state != TW_DEAD && tw_is_in_topic(store, group, seq);
-}
-
 static uint64_t mix(uint64_t value) { /* the finaliser of SplitMix64 (Steele, Lea, Flood 2014) */
     value = (value ^ (value >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     value = (value ^ (value >> 27)) * UINT64_C(0x94D049BB133111EB);
@@ -207,16 +161,6 @@ int64_t tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_b
     int64_t to = spread > high - backoff ? high : backoff + spread;
     if (from < ack_wait_ms) from = ack_wait_ms;
     return from + (int64_t)(mix(id * 1000003 + epoch) % (uint64_t)(to - from + 1));
-}
-
-void tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq) {
-    tw_delivery *row = &group->rows[seq];
-    row->retry_next = 0;
-    row->flags |= TW_IN_RETRY;
-    if (group->retry_last[priority]) group->rows[group->retry_last[priority] - 1].retry_next = seq + 1;
-    else group->retry_first[priority] = seq + 1;
-    group->retry_last[priority] = seq + 1;
-    group->retry_lanes[priority >> 6] |= UINT64_C(1) << (priority & 63);
 }
 
 /* Puts a message back in front of those that wait. */

@@ -1,3 +1,4 @@
+#include "rows.h"
 #include "wheel.h"
 
 enum { AHEAD = 8 };

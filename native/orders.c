@@ -11,7 +11,7 @@
  * Those of a run stand in the chain of their key from the moment when they are taken, before those that wait. One whose
  * lease has ended is parked there. So it comes again behind the current one, or with it; and the current one does not
  * before all others of the run are back or done: its key is with one subscriber at a time. */
-#include "store.h"
+#include "rows.h"
 
 static tw_order *place_of(tw_order *table, uint32_t capacity, uint32_t hash) {
     uint32_t i = hash & (capacity - 1);

@@ -4,7 +4,7 @@
  * One walk serves all: it goes from record to record, and into the records that hold others. A record's place inside
  * another one is a position like any other, so a walk may stop and go on anywhere between two messages. */
 #include "crc32c.h"
-#include "store.h"
+#include "rows.h"
 
 enum { NO_MESSAGE = 0, MESSAGE = 1, DAMAGED_MESSAGE = 2, NO_RECORD = -1 };
 enum { TRANSACTION_HEAD = sizeof(tw_head) + 16, DELIVER_AT = 24, PRIORITY = 9 };

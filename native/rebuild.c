@@ -1,5 +1,5 @@
 /* At start: what follows from the tables is derived again, so only the tables need to be right. */
-#include "store.h"
+#include "rows.h"
 
 int64_t tw_scheduled(const tw_store *store, uint64_t *from_id, uint64_t end_id, uint64_t capacity, int64_t *due_ms,
                      uint64_t *ids, uint32_t *versions) {

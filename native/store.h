@@ -442,8 +442,6 @@ uint64_t tw_damaged(const tw_store *store, const uint64_t *ids, uint64_t n, uint
 /* Puts the runs of ids into their topic from first_seq on. 0, or -1: arrivals not allocated, or an unknown id.
  * This and the other apply functions change nothing when they return -1. */
 int      tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const tw_run *runs, uint64_t n);
-/* When a message is due: its deliver_at, and its part of the topic's spread. */
-TW_INTERNAL int64_t  tw_due_ms(const tw_store *store, const tw_row *row, uint64_t id);
 void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, int64_t *due_ms);
 /* Adds to a histogram how long it is past the time of messages, or past their coming if that was later. values: ids, or
  * with a group_id numbers in its topic. With epochs, only those of the group's first one. counts has one place for each bound, which
@@ -451,14 +449,8 @@ void     tw_due_times(const tw_store *store, const uint64_t *ids, uint64_t n, in
 uint64_t tw_count_lateness(const tw_store *store, uint32_t group_id, const uint64_t *values, const uint32_t *epochs,
                            uint64_t n, int64_t now_ms, const int64_t *bounds, uint64_t bounds_count, int64_t *counts,
                            int64_t *sum_ms);
-TW_INTERNAL int      tw_runs_end_by(const tw_run *runs, uint64_t n, uint64_t end);
-/* Appends a message of the topic to the end of its lane. */
-TW_INTERNAL void     tw_link_lane(tw_topic *topic, uint32_t priority, uint64_t seq);
 /* clamp(min_backoff * 2^(epoch-1), ack_wait, max_backoff), spread by up to a third inside the clamps from epoch 2. */
 int64_t  tw_backoff_ms(int64_t ack_wait_ms, int64_t min_backoff_ms, int64_t max_backoff_ms, uint64_t id, uint32_t epoch);
-TW_INTERNAL const tw_row *tw_row_of(const tw_store *store, const tw_group *group, uint64_t seq);
-/* A group's row of a message; NULL: it has none. */
-TW_INTERNAL const tw_delivery *tw_delivery_at(const tw_group *group, uint64_t seq);
 /* The first of some gaps, in order, that ends behind an id; `count` if there is none. */
 static inline uint64_t tw_gap_behind(const tw_gap *gaps, uint64_t count, uint64_t id) {
     uint64_t first = 0;
@@ -502,14 +494,6 @@ static inline uint32_t tw_base_epoch(const tw_group *group, const tw_delivery *r
 static inline uint32_t tw_times_delivered(const tw_group *group, const tw_delivery *row) {
     return row->epoch > group->fence ? row->epoch - group->fence : 0;
 }
-/* 1 when nothing is known of a number of the group's topic: what was there is gone. */
-TW_INTERNAL int      tw_is_gone(const tw_store *store, const tw_group *group, uint64_t seq);
-/* 1 when the message of that number is in its topic now (and not cancelled, or rescheduled and there under another). */
-TW_INTERNAL int      tw_is_in_topic(const tw_store *store, const tw_group *group, uint64_t seq);
-/* 1 when, besides, the group is not done with it. */
-TW_INTERNAL int      tw_is_open(const tw_store *store, const tw_group *group, uint64_t seq);
-/* Appends to the chain of those that wait for redelivery. */
-TW_INTERNAL void     tw_push_retry(tw_group *group, uint32_t priority, uint64_t seq);
 /* Takes up to `limit` messages for a delivery, of an ordering key up to `run_limit` (at least 1) that follow each other: lowest priority number first, redeliveries before new ones; of
  * TW_RESERVED_SHARE one is the longest-waiting, and one a new one. Returns how many (one always fits limit_bytes); *frame_bytes: the size of their
  * DELIVER frame; *need: 0, or what must be provided for more: TW_NEED_ORDERS, TW_NEED_MORE_TIME (call again), or the

@@ -17,57 +17,6 @@ extern void nghttp2_option_set_max_continuations(nghttp2_option *, size_t) __att
 /* Answers have three different fields, seldom a text. A session has room for the most entries from its beginning. */
 #define ANSWERS_TABLE_BYTES 512
 
-int area_reserve(area_t *area, size_t more) {
-    if (more <= area->capacity - area->count) return 0;
-    size_t capacity = area->capacity ? area->capacity : 1024;
-    while (capacity - area->count < more) {
-        if (capacity > (UINT32_MAX >> 1)) return -1;
-        capacity *= 2;
-    }
-    void *at = realloc(area->at, capacity * area->each);
-    if (!at) return -1;
-    area->at = at;
-    area->capacity = capacity;
-    return 0;
-}
-
-void *area_put(area_t *area, const void *data, size_t count) {
-    if (area_reserve(area, count)) return NULL;
-    char *at = (char *)area->at + area->count * area->each;
-    if (count) memcpy(at, data, count * area->each);
-    area->count += count;
-    return at;
-}
-
-void area_clear(area_t *area, size_t keep) {
-    area->count = 0;
-    if (area->capacity <= keep) return;
-    free(area->at);
-    area->at = NULL;
-    area->capacity = 0;
-}
-
-tw_http2_event *tell(session_t *session, uint32_t kind, const stream_t *stream) {
-    tw_http2_event event = {.kind = kind, .seconds = -1};
-    if (stream) {
-        event.stream_id = (uint32_t)stream->id;
-        event.value = stream->method;
-        event.head = stream->head;
-        event.seconds = stream->seconds;
-    }
-    return area_put(&session->host->events, &event, 1);
-}
-
-stream_t *stream_of(session_t *session, uint32_t stream_id) {
-    if (stream_id > INT32_MAX) return NULL;
-    return nghttp2_session_get_stream_user_data(session->nghttp2, (int32_t)stream_id);
-}
-
-int fail(session_t *session, int why) {
-    if (!session->failure) session->failure = why;
-    return NGHTTP2_ERR_CALLBACK_FAILURE;
-}
-
 /* Memory of nghttp2: counted, and not more than the limit. Large blocks have pages of their own: each session has a buffer for a
  * whole frame and mostly writes short ones, so that most of its pages are never there. How large another block is the system
  * knows, so that it does not stand before it: header tables are hundreds of small blocks. */

@@ -112,7 +112,7 @@ struct session {
 /* Not for other libraries of the process: they may have functions of the same names. */
 #pragma GCC visibility push(hidden)
 
-/* session.c */
+/* events.c */
 int       area_reserve(area_t *area, size_t more);
 void      area_clear(area_t *area, size_t keep);
 void     *area_put(area_t *area, const void *data, size_t count);

@@ -30,8 +30,8 @@ class Columns:
     """A ``tw_bulk``, and the arrays to which it points. ``None``: no message has one."""
 
     def __init__(
-        self, created_ms: int, topic_ids: UInt16s, deliver_at_ms: Int64s, priorities: UInt8s,
-        *, keys: Texts | None, headers: Texts | None, orders: Texts | None, bodies: Texts,
+        self, *, created_ms: int, topic_ids: UInt16s, deliver_at_ms: Int64s, priorities: UInt8s,
+        keys: Texts | None, headers: Texts | None, orders: Texts | None, bodies: Texts,
     ) -> None:  # fmt: skip
         self.pointer = bulk = ffi.new("tw_bulk *")
         self._arrays: list[npt.NDArray[Any]] = []

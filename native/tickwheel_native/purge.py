@@ -40,7 +40,15 @@ def plan(
     at, found = ffi.new("uint64_t *", start), ffi.new("tw_purging *")
     lists = uint64s(dead), uint64s(damaged)
     stop = lib.tw_purge_plan(store, at, limit, end, now_ms, capacity, *lists, found)
-    return Plan(stop, int(at[0]), found.dead, found.damaged, found.moved, found.moved_bytes, found.need)
+    return Plan(
+        stop=stop,
+        position=int(at[0]),
+        dead=found.dead,
+        damaged=found.damaged,
+        moved=found.moved,
+        moved_bytes=found.moved_bytes,
+        need=found.need,
+    )
 
 
 def survey(

@@ -53,7 +53,7 @@ def test_all_lanes_run_also_behind_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     code, fake = gated(monkeypatch, {FUNCTION: True}, {PROGRAM: False}, {})
     assert code == gate.FAILED
     assert [words[:2] for words in fake.calls] == [
-        ("--numprocesses=3", "--lane=functions"),
+        ("--numprocesses=4", "--lane=functions"),
         ("--numprocesses=6", "--lane=programs"),
         ("--numprocesses=0", "--lane=alone"),
     ]

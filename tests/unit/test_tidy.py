@@ -6,8 +6,10 @@ import ast
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -192,18 +194,43 @@ def most_exact_place(module: str, places: dict[str, set[str]]) -> str | None:
     return max((place for place in places if is_inside(module, place)), key=len, default=None)
 
 
-def imported_modules(path: Path) -> Iterator[str]:
-    """Every module that `path` imports, at any depth; `from a import b` gives `a.b`: b may be a module."""
+class Facts(NamedTuple):
+    """What the checks need of a module, so that each is parsed once."""
+
+    imports: tuple[str, ...]
+    """At any depth; `from a import b` gives `a.b`: b may be a module."""
+    has_docstring: bool
+    long_functions: tuple[str, ...]
+    lines: int
+
+
+@cache
+def facts(path: Path) -> Facts:
+    """Of a module of ours."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    imports: list[str] = []
+    long: list[str] = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imports += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = package.split(".")
                 base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            imports += [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES:
+                long.append(f"{relative(path)}:{node.name}")
+    return Facts(tuple(imports), ast.get_docstring(tree) is not None, tuple(long), text.count("\n"))
+
+
+def imported_modules(path: Path) -> Sequence[str]:
+    """Every module that `path` imports."""
+    return facts(path).imports
 
 
 def forbidden_imports(path: Path) -> list[str]:
@@ -225,28 +252,18 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        relative(path)
-        for path in python_files(*PACKAGES, "tests")
-        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
-    ]
+    silent = [relative(path) for path in python_files(*PACKAGES, "tests") if not facts(path).has_docstring]
     assert silent == []
 
 
 def test_modules_are_small() -> None:
-    lines = {relative(path): path.read_text().count("\n") for path in python_files(*PACKAGES, "tests")}
+    lines = {relative(path): facts(path).lines for path in python_files(*PACKAGES, "tests")}
     long = {name for name, count in lines.items() if count >= MAX_MODULE_LINES}
     assert long == set(LONG_MODULES)
 
 
 def test_functions_are_small() -> None:
-    long = set()
-    for path in python_files(*PACKAGES):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES:
-                    long.add(f"{relative(path)}:{node.name}")
+    long = {name for path in python_files(*PACKAGES) for name in facts(path).long_functions}
     assert long == set(LONG_FUNCTIONS)
 
 

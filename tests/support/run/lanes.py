@@ -1,8 +1,9 @@
 """The lanes of `make test`, which run one after the other.
 
-Tests that start no program keep a core busy, so the first lane has a process for each core. Tests that start programs
-come next: half of their time they wait for a lease, a clock or a program, so the second lane has two processes for each
-core. Tests that judge times, or need what other tests take (descriptors, a disk), run last, and one at a time.
+Tests that start no program keep a core busy for two thirds of their time, so the first lane has one process more than
+there are cores. Tests that start programs come next: half of their time they wait for a lease, a clock or a program, so
+the second lane has two processes for each core. Tests that judge times, or need what other tests take (descriptors, a
+disk), run last, and one at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LANES: Final = (FUNCTIONS, PROGRAMS, ALONE)
 
 def processes(lane: str, cores: int) -> int:
     """How many processes of pytest a lane has beside the first; 0: the first runs the tests itself."""
-    return {FUNCTIONS: cores, PROGRAMS: 2 * cores, ALONE: 0}[lane]
+    return {FUNCTIONS: cores + 1, PROGRAMS: 2 * cores, ALONE: 0}[lane]
 
 
 def may_hold(file: str, path: Path, lane: str | None) -> bool:

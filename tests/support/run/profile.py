@@ -61,8 +61,8 @@ class Amount(NamedTuple):
 
 
 AMOUNTS: Final = {
-    "seeds": Amount("seeds of the simulator", 16, 40, 80, 200),
-    "cluster_seeds": Amount("seeds of the simulator with a cluster", 16, 30, 60, 200),
+    "seeds": Amount("seeds of the simulator", 10, 40, 80, 200),
+    "cluster_seeds": Amount("seeds of the simulator with a cluster", 8, 30, 60, 200),
     "cut_seeds": Amount("seeds of the simulator with cut links of a cluster", 6, 10, 20, 200),
     "restore_seeds": Amount("seeds of the simulator with restores", 2, 3, 6, 100),
     "endpoint_seeds": Amount("seeds of the simulator with an endpoint", 2, 4, 8, 200),

@@ -23,7 +23,7 @@ from tickwheel.client.client import Client
 from tickwheel.client.forks import keep, tell
 from tickwheel.client.options import BrokerSettings, ClientOptions
 from tickwheel.protocol.errors import BadArgument, ClientForked, NotConnected
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.load import MAX_UNIX_PATH_BYTES, from_arguments
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.daemon import Running, serve

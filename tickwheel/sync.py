@@ -249,7 +249,17 @@ class Client:
         signals: bool | None = None,
     ) -> None:
         """See ``tickwheel.Client.work``. Handlers run in threads, ``concurrency`` of them."""
-        options = Options(group, concurrency, retry, timeout, middlewares, prefetch, start, shard, max_hold)
+        options = Options(
+            group=group,
+            concurrency=concurrency,
+            retry=retry,
+            timeout=timeout,
+            middlewares=middlewares,
+            prefetch=prefetch,
+            start=start,
+            shard=shard,
+            max_hold=max_hold,
+        )
         judged = Handler(topic, handler, options)
         if judged.is_async:
             raise BadArgument(

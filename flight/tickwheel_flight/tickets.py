@@ -75,7 +75,18 @@ def make_ticket(
     archive: ArchiveRows | None = None,
 ) -> bytes:
     """A packed ticket for one part of a table."""
-    ticket = Ticket(_VERSION, moment, table, *part, columns, [*filters], events, archive)
+    first, end = part
+    ticket = Ticket(
+        version=_VERSION,
+        moment=moment,
+        table=table,
+        first=first,
+        end=end,
+        columns=columns,
+        filters=[*filters],
+        events=events,
+        archive=archive,
+    )
     packed = msgspec.msgpack.encode(ticket)
     return hashlib.sha256(packed).digest()[:_DIGEST_BYTES] + packed
 

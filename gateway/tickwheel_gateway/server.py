@@ -79,35 +79,46 @@ class Gateway:
         self._brokers = Brokers(serving.open_client)
         service = Service(_identify(serving.credentials), self._brokers, self._registry, self.tally)
         self._telemetry = Telemetry(
-            serving.config, service.caller, self._brokers, self._registry, self._stopping, self.tally
+            config=serving.config,
+            identify=service.caller,
+            brokers=self._brokers,
+            registry=self._registry,
+            stopping=self._stopping,
+            tally=self.tally,
         )
         self._checks = Checks(self._registry, self._brokers)
         self._renewing = Renewing(serving.config, self._brokers, self._registry)
         self._attempts = Attempts()
         dead_letters = DeadLetters()
         self._receiving = Receiving(
-            serving.config,
-            self._registry,
-            Filters(),
-            self._renewing,
-            self._attempts,
-            dead_letters,
-            self._stopping,
-            serving.now_ms,
+            config=serving.config,
+            registry=self._registry,
+            filters=Filters(),
+            renewing=self._renewing,
+            attempts=self._attempts,
+            dead_letters=dead_letters,
+            stopping=self._stopping,
+            now_ms=serving.now_ms,
         )
         handlers = Handlers(
-            Routes(serving.config, self._registry),
-            Presence(self._registry),
-            self._telemetry,
-            Sending(serving.config, self._registry, now_ms=serving.now_ms),
-            Deciding(),
-            Recalling(),
-            self._receiving,
-            Settling(serving.config, Acking(), self._renewing, dead_letters, serving.now_ms),
+            routes=Routes(serving.config, self._registry),
+            presence=Presence(self._registry),
+            telemetry=self._telemetry,
+            sending=Sending(serving.config, self._registry, now_ms=serving.now_ms),
+            deciding=Deciding(),
+            recalling=Recalling(),
+            receiving=self._receiving,
+            settling=Settling(
+                config=serving.config,
+                acking=Acking(),
+                renewing=self._renewing,
+                dead_letters=dead_letters,
+                now_ms=serving.now_ms,
+            ),
         )
         self._server = Server(
-            methods(service, handlers),
-            serving.limits,
+            methods=methods(service, handlers),
+            limits=serving.limits,
             tls=serving.tls,
             is_plain_allowed=serving.is_plain_allowed,
         )

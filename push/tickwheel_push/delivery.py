@@ -68,6 +68,7 @@ class Deliveries:
         timeout_s: float,
         rules: Rules,
         gate: Gate,
+        *,
         gone: Callable[[Outcome], Awaitable[None]] | None = None,
     ) -> None:
         """Makes the request and settles the message. The gate has counted it already; cancelled, the message goes back

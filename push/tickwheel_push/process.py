@@ -251,7 +251,13 @@ class Push:
                 continue
             around = self._surroundings
             queue = around.tests(self._client, topic)
-            trials = Trials(some, queue, around.exchange, self._settings.allowed, around.clocks)
+            trials = Trials(
+                endpoints=some,
+                queue=queue,
+                exchange=around.exchange,
+                allowed=self._settings.allowed,
+                clocks=around.clocks,
+            )
             self._trying[topic] = trials
             group.start_soon(self._try, topic, trials)
 
@@ -297,9 +303,19 @@ class Push:
         )
         server: Server
         if endpoint.url:
-            server = Target(endpoint, queue, exchange, allowed, tally, self._disable, clocks)
+            server = Target(
+                endpoint=endpoint,
+                queue=queue,
+                exchange=exchange,
+                allowed=allowed,
+                tally=tally,
+                disable=self._disable,
+                clocks=clocks,
+            )
         else:
-            server = Tasks(endpoint, queue, exchange, allowed, tally, clocks)
+            server = Tasks(
+                endpoint=endpoint, queue=queue, exchange=exchange, allowed=allowed, tally=tally, clocks=clocks
+            )
         self._serving[endpoint.name] = endpoint, server
         self._running[endpoint.name] += 1
         self._told.add(endpoint.name)

@@ -27,6 +27,7 @@ class Taking:
 
     def __init__(
         self,
+        *,
         queue: Queue,
         room: Callable[[float], Room],
         lease_s: Callable[[], float],

@@ -35,6 +35,7 @@ class Target:
 
     def __init__(
         self,
+        *,
         endpoint: Endpoint,
         queue: Queue,
         exchange: Asking,
@@ -52,7 +53,9 @@ class Target:
         self._disable = disable
         self._clocks = clocks or Clocks()
         self._gate = Gate(endpoint.max_in_flight, endpoint.rate_per_s)
-        self._taking = Taking(queue, self._gate.room, self._lease_s, self._begin, self._clocks)
+        self._taking = Taking(
+            queue=queue, room=self._gate.room, lease_s=self._lease_s, carry=self._begin, clocks=self._clocks
+        )
         self._deliveries = Deliveries(queue, tally, self._clocks, self._taking.look)
         self._group: TaskGroup | None = None
 
@@ -100,7 +103,7 @@ class Target:
         request = request_of(due, style_of(endpoint), self._location, self._clocks.wall_s())
         timeout_s, rules = endpoint.timeout_ms / 1_000, rules_of(endpoint)
         gone = partial(self._gone, endpoint)
-        await self._deliveries.carry(due, request, self._exchange, timeout_s, rules, self._gate, gone)
+        await self._deliveries.carry(due, request, self._exchange, timeout_s, rules, self._gate, gone=gone)
 
     async def _gone(self, endpoint: Endpoint, outcome: Outcome) -> None:
         """It is not to be called any more; its group keeps its messages. What it has become since it was called may be

@@ -31,6 +31,7 @@ class Tasks:
 
     def __init__(
         self,
+        *,
         endpoint: Endpoint,
         queue: Queue,
         exchange: Asking,
@@ -45,7 +46,9 @@ class Tasks:
         self._clocks = clocks or Clocks()
         self._hosts = Hosts(self._clocks)
         self._all = Gate(MOST_IN_FLIGHT, endpoint.rate_per_s)
-        self._taking = Taking(queue, self._all.room, self._lease_s, self._begin, self._clocks)
+        self._taking = Taking(
+            queue=queue, room=self._all.room, lease_s=self._lease_s, carry=self._begin, clocks=self._clocks
+        )
         self._deliveries = Deliveries(queue, tally, self._clocks, self._taking.look)
         self._group: TaskGroup | None = None
 

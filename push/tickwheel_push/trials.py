@@ -40,6 +40,7 @@ class Trials:
 
     def __init__(
         self,
+        *,
         endpoints: Mapping[str, Endpoint],
         queue: Queue,
         exchange: Callable[[Endpoint], AbstractAsyncContextManager[Asking]],
@@ -53,7 +54,9 @@ class Trials:
         self._allowed = allowed
         self._clocks = clocks or Clocks()
         self._gate = Gate(MOST_IN_FLIGHT, None)
-        self._taking = Taking(queue, self._gate.room, _lease_s, self._begin, self._clocks)
+        self._taking = Taking(
+            queue=queue, room=self._gate.room, lease_s=_lease_s, carry=self._begin, clocks=self._clocks
+        )
         self._group: TaskGroup | None = None
 
     def change(self, endpoints: Mapping[str, Endpoint]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tickwheel_broker.clock import Alarm, SleepAlarm, TrioClock
+from tickwheel_broker.clock.clock import Alarm, SleepAlarm, TrioClock
 
 
 class WallClock(TrioClock):

@@ -147,6 +147,7 @@ class Machine:
 
     def __init__(
         self,
+        *,
         scene: Scene,
         claims: Claims,
         settings: Settings,
@@ -304,11 +305,16 @@ class Machine:
         tap(store, self.scene, self._claims, self.life, self.clock_is_behind_ms, lambda: self.is_dead)
         async with trio.open_nursery() as nursery:
             broker = Broker(
-                self.settings, store, self.clock, DiskThread(self, view), nursery, committer=committer
+                settings=self.settings,
+                store=store,
+                clock=self.clock,
+                runner=DiskThread(self, view),
+                nursery=nursery,
+                committer=committer,
             )
             self.broker = broker
             listener = self._listener = self.scene.network.listen()
-            self._running = running = Running([listener.url], self.settings)
+            self._running = running = Running(urls=[listener.url], settings=self.settings)
             if until is not None:
                 nursery.start_soon(self._stop_after, until, running)
             await serve_broker(broker, [listener], None, running, nursery)

@@ -46,26 +46,10 @@ def tap(
     fetch = store.deliver.fetch
 
     def tapped_fetch(
-        group_id: int,
-        holder: int,
-        subscription: int,
-        limit: int,
-        limit_bytes: int,
-        now_ms: int,
-        asked: AsAnswer | None = None,
-        *,
-        tells_attempts: bool = False,
+        group_id: int, holder: int, *limits: int, asked: AsAnswer | None = None, tells_attempts: bool = False
     ) -> Any:
-        frame = fetch(
-            group_id,
-            holder,
-            subscription,
-            limit,
-            limit_bytes,
-            now_ms,
-            asked,
-            tells_attempts=tells_attempts,
-        )
+        now_ms = limits[-1]
+        frame = fetch(group_id, holder, *limits, asked=asked, tells_attempts=tells_attempts)
         if frame and not is_dead():
             group = store.tables.groups[group_id].record
             topic = store.tables.topics[group.topic_id].record.name
@@ -81,7 +65,15 @@ def tap(
             scene.longest_lease_ms = max(scene.longest_lease_ms, lease_ms or 0)
             if lease_ms is not None and not scene.is_surely_kept(lease_ms):
                 lease_ms = 0
-            about = _About(topic, group.name, now_ms, latest_ms, (life, holder), of_a_key, lease_ms)
+            about = _About(
+                topic=topic,
+                group=group.name,
+                now_ms=now_ms,
+                latest_ms=latest_ms,
+                holder=(life, holder),
+                ordered_batch=of_a_key,
+                lease_ms=lease_ms,
+            )
             payload = frame[HEADER_BYTES:]
             if asked is None:
                 delivery, attempts = decode_deliver(payload), None

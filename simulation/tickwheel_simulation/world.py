@@ -42,7 +42,13 @@ class World(Scene):
             self.profile = replace(self.profile, jumps=0.0)
             self.machine = self.cluster = Cluster(self, self.claims, self._settings())
         else:
-            self.machine = Machine(self, self.claims, self._settings(), self.disks[0], self.clock)
+            self.machine = Machine(
+                scene=self,
+                claims=self.claims,
+                settings=self._settings(),
+                disk=self.disks[0],
+                clock=self.clock,
+            )
         self._last_token = 0
 
     def _site(self) -> Site:

@@ -22,9 +22,9 @@ from tests.support.run.profile import amount, limit_s, seed
 from tests.support.stores.bulk import columns, prepare
 from tickwheel.errors import TickwheelError
 from tickwheel.sync import Client
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.shared_log import Stored
 from tickwheel_broker.config.cluster_url import parse_cluster_url
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.shared_log import Stored
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

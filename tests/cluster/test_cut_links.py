@@ -18,7 +18,7 @@ from tests.support.cluster.kafka import needs_kafka
 from tests.support.cluster.relay import NUMBERS, RelayedKafka, relayed_kafka
 from tickwheel import sync
 from tickwheel.errors import TickwheelError
-from tickwheel_broker.cluster.kafka.topic import TopicSettings
+from tickwheel_broker.sharedlog.kafka.topic import TopicSettings
 
 pytestmark = needs_kafka
 

@@ -33,8 +33,8 @@ from tests.support.run.profile import amount, limit_s, seed, some_of
 from tests.support.stores.small_disk import small_tmpfs
 from tickwheel_bench.cluster.kafka import Kafka
 from tickwheel_bench.cluster.serving import make_cluster
-from tickwheel_broker.cluster.kafka.log import KafkaLog
 from tickwheel_broker.config.cluster_url import parse_cluster_url
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
 from timerlog.settings import StoreSettings
 
 EACH: Final = amount("cluster_harms")

@@ -20,8 +20,8 @@ from tests.cluster.test_serving_nodes import PATIENCE_S, tickwheel, wait
 from tests.support.cluster.daemons import INIT, NodeDaemon
 from tests.support.processes.daemon_harness import Daemon
 from tickwheel import sync
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.shared_log import SharedLogUnavailable
 
 SETTINGS: Final = {"segment_bytes": "28MiB", "ack_wait": "2s", "min_backoff": "100ms", "max_backoff": "2s"}
 """Of a broker, as `INIT` has them."""

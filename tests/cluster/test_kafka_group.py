@@ -12,8 +12,8 @@ import trio.testing
 from tests.cluster.conftest import Topic
 from tests.support.cluster.kafka import ALONE, PATIENCE_S, longest_pause_s, stopped
 from tickwheel_bench.cluster.kafka import Kafka
-from tickwheel_broker.cluster.kafka.group import KafkaGroup
-from tickwheel_broker.cluster.kafka.topic import create_topic
+from tickwheel_broker.sharedlog.kafka.group import KafkaGroup
+from tickwheel_broker.sharedlog.kafka.topic import create_topic
 
 SESSION_S = 1.5
 

@@ -21,15 +21,15 @@ from confluent_kafka.admin import (
 from tests.cluster.conftest import Topic
 from tests.support.cluster.kafka import ALONE, longest_pause_s, stopped
 from tickwheel_bench.cluster.kafka import Kafka
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.kafka.topic import (
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.kafka.topic import (
     TooFewBrokers,
     TopicDiffers,
     TopicSettings,
     create_topic,
     find_dangers,
 )
-from tickwheel_broker.cluster.shared_log import AppendFailed, OutOfRange, SharedLogUnavailable, Stored
+from tickwheel_broker.sharedlog.shared_log import AppendFailed, OutOfRange, SharedLogUnavailable, Stored
 
 PATIENCE_S = 60
 

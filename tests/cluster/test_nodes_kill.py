@@ -19,12 +19,12 @@ from tests.support.cluster.replicas import GENESIS
 from tests.support.native.driver import NOW_MS
 from tests.support.run.profile import amount, limit_s, seed
 from tickwheel_bench.cluster.kafka import Kafka
-from tickwheel_broker.clock import TrioClock
-from tickwheel_broker.cluster.candidacy import Candidacy, Reason
-from tickwheel_broker.cluster.kafka.group import KafkaGroup
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.kafka.topic import create_topic
-from tickwheel_broker.cluster.standing import Standing
+from tickwheel_broker.clock.clock import TrioClock
+from tickwheel_broker.node.candidacy import Candidacy, Reason
+from tickwheel_broker.sharedlog.kafka.group import KafkaGroup
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.kafka.topic import create_topic
+from tickwheel_broker.sharedlog.standing import Standing
 from timerlog.replication.genesis import genesis_record
 
 NODES = 3

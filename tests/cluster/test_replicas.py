@@ -15,10 +15,10 @@ from tests.support.cluster.load import ClusterLoad
 from tests.support.cluster.replicas import GENESIS, SETTINGS
 from tests.support.native.driver import NOW_MS
 from tests.support.stores.damage import flip
-from tickwheel_broker.clock import TrioClock
-from tickwheel_broker.cluster import healing
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.kafka.topic import create_topic
+from tickwheel_broker.clock.clock import TrioClock
+from tickwheel_broker.sharedlog import healing
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.kafka.topic import create_topic
 from tickwheel_simulation.cluster.assigner import Assigner
 from timerlog.replication.genesis import genesis_record
 

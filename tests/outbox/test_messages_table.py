@@ -59,7 +59,16 @@ async def test_tables_may_have_any_name(database_url: str, name: str) -> None:
 def test_settings_are_the_tables_own_and_all_can_be_changed(database_url: str) -> None:
     with message_table(database_url, batch_size=7) as table, same_table(database_url) as other:
         assert other.settings == table.settings == fast(batch_size=7)
-        changed = MessageSettings(1_500, 2_500, 0, 0, 3, 4, 5_250, ("id", "message"))
+        changed = MessageSettings(
+            ack_wait_ms=1_500,
+            min_backoff_ms=2_500,
+            max_backoff_ms=0,
+            purge_after_ms=0,
+            batch_size=3,
+            cache_size=4,
+            poller_interval_ms=5_250,
+            columns=("id", "message"),
+        )
         names = list(MessageSettings.__dataclass_fields__)
         assert table.change_settings(**{name: getattr(changed, name) for name in names}) == changed
         other.reload()

@@ -189,7 +189,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ) as daemon,
     ):
         flight_url(daemon)
-        found = World(folder, daemon, cluster, token, reader, operator, before, [])
+        found = World(
+            folder=folder,
+            daemon=daemon,
+            cluster=cluster,
+            token=token,
+            reader=reader,
+            operator=operator,
+            before=before,
+            started=[],
+        )
         yield found
         for process in found.started:
             if process.poll() is None:

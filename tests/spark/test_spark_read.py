@@ -31,13 +31,13 @@ def fill(directory: Path) -> list[dict[str, Any]]:
     for topic, count in ((orders, 200), (lone, 100)):
         numbers = range(count)
         send_all(
-            store,
-            topic,
-            [b"body %d" % n for n in numbers],
-            [NOW_MS + 100 * n for n in numbers],
-            [b"key-%d" % n if n % 3 else b"" for n in numbers],
-            [b"\x81\xa1a\x01" if n % 2 else b"" for n in numbers],
-            NOW_MS,
+            store=store,
+            topic_id=topic,
+            bodies=[b"body %d" % n for n in numbers],
+            times_ms=[NOW_MS + 100 * n for n in numbers],
+            keys=[b"key-%d" % n if n % 3 else b"" for n in numbers],
+            headers=[b"\x81\xa1a\x01" if n % 2 else b"" for n in numbers],
+            now_ms=NOW_MS,
         )
     store.change.cancel([150, 151], NOW_MS)
     pump(store, NOW_MS + 5_000)

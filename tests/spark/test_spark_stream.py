@@ -42,7 +42,15 @@ class World:
             for start in range(0, count, 3):
                 part = min(3, count - start)
                 bodies = [bytes(size_bytes)] * part
-                send_all(store, topic_id, bodies, [self.now_ms] * part, none[:part], none[:part], self.now_ms)
+                send_all(
+                    store=store,
+                    topic_id=topic_id,
+                    bodies=bodies,
+                    times_ms=[self.now_ms] * part,
+                    keys=none[:part],
+                    headers=none[:part],
+                    now_ms=self.now_ms,
+                )
             pump(store, self.now_ms)
             receipts = reader.fetch(count, now_ms=self.now_ms + 5)
             reader.ack(*receipts[: len(receipts) // 2])

@@ -43,13 +43,13 @@ def messages(
     FlightMissing.
     """
     return _table(
-        url,
-        {"table": "messages", "committed": committed},
-        columns,
-        filters,
-        token,
-        token_file,
-        ca_file,
+        url=url,
+        command={"table": "messages", "committed": committed},
+        columns=columns,
+        filters=filters,
+        token=token,
+        token_file=token_file,
+        ca_file=ca_file,
     )
 
 
@@ -67,17 +67,17 @@ def events(
     """What has happened to messages, as far as the log still tells. ``kinds``: the events that are read, such as
     ``["sent", "acked"]``; all where none is named. The rest is as for `messages`."""
     return _table(
-        url,
-        {
+        url=url,
+        command={
             "table": "events",
             "committed": committed,
             "events": kinds if isinstance(kinds, str) else list(kinds),
         },
-        columns,
-        filters,
-        token,
-        token_file,
-        ca_file,
+        columns=columns,
+        filters=filters,
+        token=token,
+        token_file=token_file,
+        ca_file=ca_file,
     )
 
 

@@ -262,7 +262,7 @@ class BulkSend(SendCall):
     __slots__ = ("_count", "_payload", "auto_key", "indexes")
 
     def __init__(
-        self, topic: str, columns: SendColumns, indexes: Sequence[int], *, auto_key: bool, deadline: float
+        self, *, topic: str, columns: SendColumns, indexes: Sequence[int], auto_key: bool, deadline: float
     ) -> None:
         payload = encode_send(0, columns)
         keyed = columns.keys is not None and all(columns.keys)

@@ -376,11 +376,11 @@ class Client(
             flight, index = await session.send_single(
                 topic,
                 encode_one_body(body, limits),
-                (self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
-                b"" if headers is None else encode_one_headers(headers, limits),
-                b"" if order_key is None else encode_one_order_key(order_key, limits),
-                time_ms,
-                None if priority is None else check_priority(priority),
+                key=(self._keys.one() if auto_key else b"") if key is None else encode_one_key(key, limits),
+                headers=b"" if headers is None else encode_one_headers(headers, limits),
+                order_key=b"" if order_key is None else encode_one_order_key(order_key, limits),
+                time_ms=time_ms,
+                priority=None if priority is None else check_priority(priority),
                 relative=relative,
                 auto_key=auto_key,
             )
@@ -465,7 +465,7 @@ class Client(
             if sending is not None:
                 headers = sending.headers(headers)
             batch = SendBatch(
-                checked,
+                bodies=checked,
                 keys=keys,
                 deliver_at=deliver_at,
                 delay=delay,
@@ -503,7 +503,11 @@ class Client(
         try:
             for part in batch.parts():
                 call = BulkSend(
-                    topic, part.columns, part.indexes, auto_key=auto_key, deadline=session.deadline()
+                    topic=topic,
+                    columns=part.columns,
+                    indexes=part.indexes,
+                    auto_key=auto_key,
+                    deadline=session.deadline(),
                 )
                 await session.enqueue(call)
                 calls.append(call)
@@ -592,7 +596,17 @@ class Client(
         for which the program, or its web server, has no handler: where it has one, cancel the call. Raises what
         `subscribe` raises; BadArgument.
         """
-        options = Options(group, concurrency, retry, timeout, middlewares, prefetch, start, shard, max_hold)
+        options = Options(
+            group=group,
+            concurrency=concurrency,
+            retry=retry,
+            timeout=timeout,
+            middlewares=middlewares,
+            prefetch=prefetch,
+            start=start,
+            shard=shard,
+            max_hold=max_hold,
+        )
         worker = Worker(self, Batch, [Handler(topic, handler, options)], drain=drain)
         await worker.run(signals=None if signals is None else flag(signals, "signals"))
 

@@ -203,8 +203,8 @@ class SendBatch:
 
     def __init__(
         self,
-        bodies: list[bytes],
         *,
+        bodies: list[bytes],
         keys: Sequence[str | None] | None,
         deliver_at: Moments | None,
         delay: Delays | None,

@@ -92,8 +92,8 @@ class Conversation:
 
     def __init__(
         self,
-        nodes: Nodes,
         *,
+        nodes: Nodes,
         name: str,
         timeout_s: float,
         keepalive_s: float,
@@ -190,12 +190,12 @@ class Conversation:
         self,
         topic: str,
         body: bytes,
+        *,
         key: bytes,
         headers: bytes,
         order_key: bytes,
         time_ms: int,
         priority: int | None,
-        *,
         relative: bool,
         auto_key: bool,
     ) -> tuple[SendFlight, int]:

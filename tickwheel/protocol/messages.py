@@ -359,7 +359,16 @@ def decode_deliver(payload: bytes) -> Delivery:
         attempts = _unpack_column("H", count, payload, attempts_at)
     elif attempts_at != len(payload):
         raise BadFrame("The length of a DELIVER is not what its columns say.")
-    return Delivery(subscription, count, payload, body_bytes, key_bytes, headers_bytes, order_bytes, attempts)
+    return Delivery(
+        subscription=subscription,
+        count=count,
+        payload=payload,
+        body_bytes=body_bytes,
+        key_bytes=key_bytes,
+        headers_bytes=headers_bytes,
+        order_bytes=order_bytes,
+        attempts=attempts,
+    )
 
 
 # FETCH_OK -----------------------------------------------------------------------------------------
@@ -382,7 +391,18 @@ def decode_fetch_ok(payload: bytes) -> FetchOk:
     """Reads FETCH_OK. Raises BadFrame."""
     if len(payload) == _TWO_U32.size and not payload[4:].strip(b"\0"):
         (group_id, _) = _TWO_U32.unpack(payload)
-        return FetchOk(Delivery(group_id, 0, payload, (), (), (), ()), ())
+        return FetchOk(
+            Delivery(
+                subscription=group_id,
+                count=0,
+                payload=payload,
+                body_bytes=(),
+                key_bytes=(),
+                headers_bytes=(),
+                order_bytes=(),
+            ),
+            (),
+        )
     if len(payload) < _TWO_U32.size:
         raise BadFrame("A FETCH_OK is shorter than its head.")
     delivery = decode_deliver(payload)

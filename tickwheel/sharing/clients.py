@@ -61,8 +61,8 @@ class Clients:
 
     def __init__(
         self,
-        open_client: Open,
         *,
+        open_client: Open,
         needs_token: bool = False,
         names_addresses: bool = False,
         idle_s: float = IDLE_S,

@@ -113,7 +113,14 @@ def reschedule(
         tables = _tables(url, client.flight_url, place, source, _secrets(token_file, ca_file))
         groups = _select(spark, tables, where, file)
         selected = _mapped(file)
-        repair = _Repair(client, selected, groups, first_ms, spread_ms, reset_attempts=reset_attempts)
+        repair = _Repair(
+            client=client,
+            selected=selected,
+            groups=groups,
+            first_ms=first_ms,
+            spread_ms=spread_ms,
+            reset_attempts=reset_attempts,
+        )
         return repair.report(dry_run=True) if dry_run else repair.work()
 
 
@@ -247,12 +254,12 @@ class _Repair:
 
     def __init__(
         self,
+        *,
         client: sync.Client,
         selected: Selected,
         groups: Sequence[str],
         first_ms: int,
         spread_ms: int,
-        *,
         reset_attempts: bool,
     ) -> None:
         self._client, self._selected, self._groups = client, selected, groups

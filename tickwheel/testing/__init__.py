@@ -42,7 +42,7 @@ from tickwheel.client.options import BrokerSettings
 from tickwheel.protocol.errors import NotConnected, RequestTimeout
 from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.testing.stillness import is_still
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 
 __all__ = ["ManualClock", "TestBroker", "broker"]
 

@@ -20,7 +20,7 @@ from tickwheel.client.admin.endpoints import Endpoint
 from tickwheel.errors import BadArgument
 from tickwheel.testing.asgi import PORT_OF, Answered, Application, Asked, Receive, Scope, Send, carry
 from tickwheel.testing.virtual_time import VirtualTime
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from tickwheel_push.http.addresses import DEFAULT_PORTS, AddressRefused, Allowed, Location
 from tickwheel_push.http.answer import EXCERPT_BYTES, Answer, NoAnswer, Result
 from tickwheel_push.http.exchange import MOST_ANSWER_BYTES
@@ -107,6 +107,7 @@ class Exchange:
 
     def __init__(
         self,
+        *,
         endpoint: Endpoint,
         applications: Applications,
         allowed: Allowed,
@@ -154,9 +155,14 @@ class Exchange:
         if app is None:
             return NoAnswer("dns", f"{location.host}: no application of this test stands for it")
         asked = Asked(
-            request.method, location.target, request.headers, request.body,
-            location.scheme, location.host, location.port,
-        )  # fmt: skip
+            method=request.method,
+            target=location.target,
+            headers=request.headers,
+            body=request.body,
+            scheme=location.scheme,
+            host=location.host,
+            port=location.port,
+        )
         answered = Answered()
         with self._time.until(self._time.now_s() + timeout_s):
             try:

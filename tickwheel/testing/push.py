@@ -22,7 +22,7 @@ from tickwheel.protocol.endpoint_tests import tests_topic
 from tickwheel.testing.applications import Applications, Exchange, Posted
 from tickwheel.testing.asgi import started
 from tickwheel.testing.virtual_time import VirtualTime
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.http.request import Due
 from tickwheel_push.intake import Queue
@@ -143,7 +143,13 @@ class Push:
     async def _run(self) -> AsyncIterator[None]:
         settings = Settings(allowed=self._applications.allowed, refresh_s=_NEVER_S)
         surroundings = _InTest(
-            settings, self._clocks, self._clock, self._time, self._applications, self.requests, self._work
+            settings=settings,
+            clocks=self._clocks,
+            clock=self._clock,
+            virtual_time=self._time,
+            applications=self._applications,
+            posted=self.requests,
+            work=self._work,
         )
         failed: Exception | None = None
         async with AsyncExitStack() as stack:
@@ -239,6 +245,7 @@ class _InTest(Surroundings):
 
     def __init__(
         self,
+        *,
         settings: Settings,
         clocks: Clocks,
         clock: ManualClock,
@@ -265,7 +272,14 @@ class _InTest(Surroundings):
 
     def exchange(self, endpoint: Endpoint) -> Exchange:
         """As ``Surroundings`` has it."""
-        return Exchange(endpoint, self._applications, self._allowed, self._clock, self._time, self._posted)
+        return Exchange(
+            endpoint=endpoint,
+            applications=self._applications,
+            allowed=self._allowed,
+            clock=self._clock,
+            time=self._time,
+            posted=self._posted,
+        )
 
 
 class _Watched:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 
 WAIT_S: Final = 0.2
 _PAUSE_S: Final = 0.000_2

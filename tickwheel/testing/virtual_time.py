@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 
 _ROUNDING_MS: Final = 0.001
 """Sums of seconds are not exact; times are whole milliseconds."""

@@ -58,15 +58,15 @@ class Handlers:
         handler of a topic in the same group, which would take some of the first one's messages.
         """
         options = Options(
-            group,
-            concurrency,
-            retry,
-            timeout,
-            [*self._middlewares, *middlewares],
-            prefetch,
-            start,
-            shard,
-            max_hold,
+            group=group,
+            concurrency=concurrency,
+            retry=retry,
+            timeout=timeout,
+            middlewares=[*self._middlewares, *middlewares],
+            prefetch=prefetch,
+            start=start,
+            shard=shard,
+            max_hold=max_hold,
         )
 
         def add(function: F) -> F:

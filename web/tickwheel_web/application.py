@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -139,7 +138,22 @@ def _not_running() -> ShuttingDown:
     )
 
 
-_make_clients = partial(Clients, not_running=_not_running)
+def _middleware(
+    cors_origins: Sequence[str],
+    person: tuple[str, Proxies] | None,
+    proxies: Proxies | None,
+    *,
+    is_read_only: bool,
+) -> list[Middleware]:
+    """From the outside in."""
+    return [
+        Middleware(SecurityHeaders),
+        *([Middleware(Cors, cors_origins)] if cors_origins else []),
+        *([] if person is None else [Middleware(Person, *person)]),
+        *([] if proxies is None else [Middleware(Forwarded, proxies)]),
+        *([Middleware(ReadingOnly)] if is_read_only else []),
+        Middleware(Compression, minimum_size=_COMPRESSED_BYTES),
+    ]
 
 
 def make(
@@ -158,18 +172,23 @@ def make(
 ) -> Starlette:
     """The application. ``needs_token``, ``names_addresses``: as ``Clients`` has them. ``hosts``: as ``Guard``
     has them. Raises BadArgument."""
-    proxies = Proxies(forwarded_from)
-    clients = _make_clients(open_client, needs_token=needs_token, names_addresses=names_addresses)
+    proxies = Proxies(forwarded_from) if forwarded_from else None
+    clients = Clients(
+        open_client=open_client,
+        needs_token=needs_token,
+        names_addresses=names_addresses,
+        not_running=_not_running,
+    )
     shared = Shared(limits, Ending(), Credits())
     guard = Guard(hosts, checked(cors_origins))
     person = None if trusted is None else (checked_name(trusted.header), Proxies(trusted.peers))
     people = None if trusted is None else People(trusted.users)
     dashboard = Dashboard(
-        clients,
-        limits,
-        shared.ending,
-        guard,
-        hiding,
+        clients=clients,
+        limits=limits,
+        ending=shared.ending,
+        guard=guard,
+        hiding=hiding,
         is_read_only=is_read_only,
         threshold_s=threshold_s,
         people=people,
@@ -182,12 +201,8 @@ def make(
 
     async def http_problem(request: Request, error: Exception) -> Response:
         is_api = request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/v1/")
-        if (
-            is_api
-            or not isinstance(error, HTTPException)
-            or error.status_code != 404
-            or not _wants_page(request)
-        ):
+        is_missing = isinstance(error, HTTPException) and error.status_code == 404
+        if is_api or not is_missing or not _wants_page(request):
             return await _http_problem(request, error)
         return dashboard.missing(request)
 
@@ -197,14 +212,7 @@ def make(
             Route("/openapi.json", _document, methods=["GET"]),
             *dashboard.routes(),
         ],
-        middleware=[
-            Middleware(SecurityHeaders),
-            *([Middleware(Cors, cors_origins)] if cors_origins else []),
-            *([] if person is None else [Middleware(Person, *person)]),
-            *([Middleware(Forwarded, proxies)] if forwarded_from else []),
-            *([Middleware(ReadingOnly)] if is_read_only else []),
-            Middleware(Compression, minimum_size=_COMPRESSED_BYTES),
-        ],
+        middleware=_middleware(cors_origins, person, proxies, is_read_only=is_read_only),
         exception_handlers={HTTPException: http_problem, Exception: _defect},
         lifespan=lifespan,
     )

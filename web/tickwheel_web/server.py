@@ -466,6 +466,7 @@ class TlsServer:
 
     def __init__(
         self,
+        *,
         listener: socket.socket,
         tls: ssl.SSLContext,
         most_s: float,
@@ -518,6 +519,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
+        *,
         config: uvicorn.Config,
         listeners: Sequence[socket.socket],
         serving: Serving,
@@ -545,7 +547,13 @@ class Server(uvicorn.Server):
             if tls is None:
                 self.servers.append(await loop.create_server(self._connected, sock=listener))
                 continue
-            server = TlsServer(listener, tls, self._serving.request_s, self._is_full, self._connected)
+            server = TlsServer(
+                listener=listener,
+                tls=tls,
+                most_s=self._serving.request_s,
+                is_full=self._is_full,
+                connected=self._connected,
+            )
             self.servers.append(server)  # type: ignore[arg-type]
         self._preparing = loop.run_in_executor(None, self._prepare)
         self._serving.ready()
@@ -591,6 +599,12 @@ def serve(app: Starlette, listeners: Sequence[socket.socket], serving: Serving) 
     }
     config = uvicorn.Config(app, **options)
     take_short_turns()
-    server = Server(config, listeners, serving, app.state.ending.come, app.state.compile)
+    server = Server(
+        config=config,
+        listeners=listeners,
+        serving=serving,
+        ending=app.state.ending.come,
+        prepare=app.state.compile,
+    )
     # Not uvicorn's run(): everything that is begun here then knows which loop this is, and does not look for it.
     anyio.run(server.serve, backend_options={"loop_factory": config.get_loop_factory()})

@@ -12,8 +12,8 @@ import trio
 
 from tickwheel_bench.cluster.kafka import LIBS, is_there, kafka
 from tickwheel_bench.cluster.serving import serving
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.kafka.topic import TopicSettings, create_topic
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.kafka.topic import TopicSettings, create_topic
 
 TOPIC: Final = "bench"
 #: So long each size is measured, and how often it is begun anew: other people's work comes and goes.

@@ -116,7 +116,7 @@ def gateway(
             raise CommandError(
                 "workers_do_not_start",
                 "the first workers ended before they served",
-                "The log has what they said.",
+                advice="The log has what they said.",
             ) from None
         except OSError as error:
             if not settings.rocketmq_metrics or error.strerror is None:
@@ -124,7 +124,7 @@ def gateway(
             raise CommandError(
                 "cannot_listen",
                 f"cannot listen on {settings.rocketmq_metrics}: {error.strerror}",
-                "Choose another place for --metrics (rocketmq_metrics).",
+                advice="Choose another place for --metrics (rocketmq_metrics).",
             ) from None
 
 
@@ -158,7 +158,13 @@ def _worker(settings: Settings, descriptors: Sequence[int], number: int, convers
         *arguments(settings, rocketmq_worker_flags()),
     ]
     keeps = ("TICKWHEEL_URL", *security_variables())
-    return Child(f"gateway worker {number}", command, descriptors, keeps=keeps, converse=converse)
+    return Child(
+        name=f"gateway worker {number}",
+        command=command,
+        descriptors=descriptors,
+        keeps=keeps,
+        converse=converse,
+    )
 
 
 def _serving(settings: Settings, *, ends_with_stdin: bool, is_worker: bool = False) -> Serving:
@@ -287,7 +293,7 @@ def add(name: str, token_file: Path, path: Path | None, config_file: Path | None
         raise CommandError(
             "credentials_not_written",
             f"nothing was added to {path}: {reason}",
-            "Name files that you can read, and a directory that you can write to.",
+            advice="Name files that you can read, and a directory that you can write to.",
         ) from None
     print_result(
         {"access_key": pair.access_key, "secret_key": pair.secret_key, "file": str(path)},

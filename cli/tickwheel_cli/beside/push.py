@@ -130,7 +130,7 @@ def push(
         raise CommandError(
             "cannot_listen",
             f"cannot listen on {given.push_metrics}: {error.strerror}",
-            "Choose another place for --metrics (push_metrics).",
+            advice="Choose another place for --metrics (push_metrics).",
         ) from None
 
 
@@ -156,7 +156,7 @@ def _trust(trusted: ssl.SSLContext, path: str) -> None:
     except OSError as error:  # errors of TLS are some, too
         reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
         raise CommandError(
-            "bad_certificate", f"{path} has no certificate: {reason}", "Give a PEM file."
+            "bad_certificate", f"{path} has no certificate: {reason}", advice="Give a PEM file."
         ) from None
 
 

@@ -150,7 +150,7 @@ def _directory(wanted: Path | None) -> Iterator[Path]:
         raise CommandError(
             "not_empty",
             f"{wanted} is not empty, and the demo must not touch your data",
-            "name a new directory",
+            advice="name a new directory",
         )
     yield wanted
 
@@ -168,7 +168,7 @@ def _run(plan: Plan, url: str, topic: str, what: str, speed: float, *, by_month:
         from tickwheel_cli.demo.replay import Replay
 
         async with tickwheel.Client(url, token="") as client:
-            replay = Replay(client, topic, plan, speed, view, board)
+            replay = Replay(client=client, topic=topic, plan=plan, speed=speed, view=view, board=board)
             return await replay.run(what)
 
     return anyio.run(main, backend="trio")

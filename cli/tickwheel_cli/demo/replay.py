@@ -31,7 +31,7 @@ class Replay:
     """One run. Call `run` once."""
 
     def __init__(
-        self, client: Client, topic: str, plan: Plan, speed: float, view: View, board: DayBoard | None
+        self, *, client: Client, topic: str, plan: Plan, speed: float, view: View, board: DayBoard | None
     ) -> None:
         """`board` is told of changed flights; a replay of a year has none."""
         self._client = client

@@ -73,7 +73,7 @@ def _need_terminal() -> None:
     raise CommandError(
         "no_terminal",
         "top draws on a terminal, and there is none here",
-        "Print it once with --once, or as JSON with --json. Over SSH, ssh -t gives a terminal.",
+        advice="Print it once with --once, or as JSON with --json. Over SSH, ssh -t gives a terminal.",
     )
 
 

@@ -98,16 +98,16 @@ def _message(number: int, line: BulkLine, default_topic: str | None) -> BulkMess
         raise ValueError(f"priority {line.priority} is not within 0 (first) to 255 (last)")
     deliver_at_ms, delay = _due(line)
     return BulkMessage(
-        number,
-        topic,
-        _body(line),
-        line.key or None,
-        deliver_at_ms,
-        delay,
-        line.priority,
-        line.headers,
-        line.order_key or None,
-        line.delay_level,
+        line=number,
+        topic=topic,
+        body=_body(line),
+        key=line.key or None,
+        deliver_at_ms=deliver_at_ms,
+        delay=delay,
+        priority=line.priority,
+        headers=line.headers,
+        order_key=line.order_key or None,
+        delay_level=line.delay_level,
     )
 
 

@@ -65,7 +65,9 @@ def transaction(file: BinaryIO) -> None:
             ]
         if problems:
             raise CommandError(
-                "bad_line", "\n".join(problems), "Nothing was done. See `tickwheel transaction --help`."
+                "bad_line",
+                "\n".join(problems),
+                advice="Nothing was done. See `tickwheel transaction --help`.",
             )
         result = tx.commit()
     ids = [list(one) for one in result.ids] if result is not None else []

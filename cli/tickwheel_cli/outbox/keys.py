@@ -100,7 +100,7 @@ def get(space: KeySpace, key: str) -> None:
         raise CommandError(
             "no_such_key",
             f"There is no key {key} in {space.name}.",
-            "`keys scan` lists those that there are.",
+            advice="`keys scan` lists those that there are.",
         )
     print_result({"key": key, **body_fields(value)}, printable(value))
 

@@ -54,7 +54,7 @@ def _refused(error: DBAPIError) -> CommandError:
 
     said = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
     advice = "Nothing was changed. Mend what it names: the account, its rights, or the values."
-    return CommandError("database_refused", f"The database refused: {said[0]}", advice)
+    return CommandError("database_refused", f"The database refused: {said[0]}", advice=advice)
 
 
 def _check_file(url: str) -> None:
@@ -69,5 +69,5 @@ def _check_file(url: str) -> None:
     raise CommandError(
         "no_database",
         f"There is no SQLite database {path}.",
-        "Name it with --database sqlite:///FILE; the `init` commands make one.",
+        advice="Name it with --database sqlite:///FILE; the `init` commands make one.",
     )

@@ -30,6 +30,6 @@ def bench(ctx: click.Context) -> int:
         raise CommandError(
             "extra_missing",
             f"The benchmarks need {error.name}, which is not installed.",
-            f"Install what they measure: pip install 'tickwheel[{EXTRAS}]'.",
+            advice=f"Install what they measure: pip install 'tickwheel[{EXTRAS}]'.",
         ) from error
     return int(import_module("tickwheel_bench").main(ctx.args) or 0)

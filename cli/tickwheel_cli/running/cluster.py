@@ -25,10 +25,10 @@ from tickwheel_cli.shared.session import current_session, json_option
 from tickwheel_cli.shared.settings_options import say_limits, some_setting_options
 
 if TYPE_CHECKING:
-    from tickwheel_broker.cluster.beginning import ClusterStatus
-    from tickwheel_broker.cluster.making.upload import Begun
-    from tickwheel_broker.cluster.shared_log import SharedLog
     from tickwheel_broker.config.cluster_url import ClusterUrl
+    from tickwheel_broker.sharedlog.beginning import ClusterStatus
+    from tickwheel_broker.sharedlog.shared_log import SharedLog
+    from tickwheel_broker.sharedlog.upload import Begun
     from timerlog.replication.genesis import Genesis
     from timerlog.replication.source import Source
     from timerlog.settings import StoreSettings
@@ -58,14 +58,16 @@ def _run(work: Callable[..., Awaitable[T]], place: ClusterUrl, *words: object) -
     """Its errors say which Kafka was asked."""
     import trio
 
-    from tickwheel_broker.cluster.beginning import ClusterUnreachable
+    from tickwheel_broker.sharedlog.beginning import ClusterUnreachable
 
     logging.getLogger("tickwheel.broker").addHandler(logging.NullHandler())  # its errors say it
     try:
         return trio.run(work, place, *words)
     except ClusterUnreachable as error:
         said = f"No Kafka answers at {place.servers}: {error.message}"
-        raise CommandError(error.code, said, error.advice, ExitCode.NOT_CONNECTED, retryable=True) from error
+        raise CommandError(
+            error.code, said, advice=error.advice, exit_code=ExitCode.NOT_CONNECTED, retryable=True
+        ) from error
 
 
 def _url(text: str) -> ClusterUrl:
@@ -158,7 +160,7 @@ def _store_settings(flags: dict[str, Any]) -> StoreSettings:
 async def _init(
     place: ClusterUrl, replication_factor: int, wait_s: float, kafka_config: str, settings: StoreSettings
 ) -> Genesis:
-    from tickwheel_broker.cluster.beginning import begin
+    from tickwheel_broker.sharedlog.beginning import begin
 
     async with _topic(place, replication_factor, wait_s, kafka_config) as shared:
         return await begin(shared, place.name, settings, _now_ms())
@@ -169,19 +171,19 @@ async def _topic(
     place: ClusterUrl, replication_factor: int, wait_s: float, kafka_config: str
 ) -> AsyncIterator[SharedLog]:
     """That of a cluster, which is made where it is not there."""
-    from tickwheel_broker.cluster.beginning import (
+    from tickwheel_broker.config.cluster_url import kafka_options
+    from tickwheel_broker.sharedlog.beginning import (
         ClusterUnreachable,
         NotEnoughBrokers,
         TopicNotUsable,
         kafka_errors,
     )
-    from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
-    from tickwheel_broker.config.cluster_url import kafka_options
+    from tickwheel_broker.sharedlog.shared_log import SharedLogUnavailable
 
     options = kafka_options(kafka_config)
     with kafka_errors():
-        from tickwheel_broker.cluster.kafka.log import KafkaLog
-        from tickwheel_broker.cluster.kafka.topic import (
+        from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+        from tickwheel_broker.sharedlog.kafka.topic import (
             TooFewBrokers,
             TopicDiffers,
             TopicSettings,
@@ -209,7 +211,7 @@ def _init_from(
     """What was begun, and with what."""
     import msgspec
 
-    from tickwheel_broker.cluster.beginning import kafka_errors
+    from tickwheel_broker.sharedlog.beginning import kafka_errors
     from timerlog.replication.source import kept_settings, open_source
 
     with kafka_errors():
@@ -226,7 +228,7 @@ def _init_from(
 async def _upload(
     place: ClusterUrl, source: Source, replication_factor: int, wait_s: float, kafka_config: str
 ) -> Begun:
-    from tickwheel_broker.cluster.making.upload import begin_from
+    from tickwheel_broker.sharedlog.upload import begin_from
 
     async with _topic(place, replication_factor, wait_s, kafka_config) as shared:
         return await begin_from(shared, place.name, source, _now_ms, _Progress("Uploading").tell)
@@ -311,14 +313,14 @@ def status(url: str | None, data: Path | None, kafka_config: str | None) -> None
 
 
 async def _look(place: ClusterUrl, kafka_config: str) -> tuple[ClusterStatus, list[str]]:
-    from tickwheel_broker.cluster.beginning import ClusterUnreachable, kafka_errors, look_at
-    from tickwheel_broker.cluster.shared_log import SharedLogUnavailable
     from tickwheel_broker.config.cluster_url import kafka_options
+    from tickwheel_broker.sharedlog.beginning import ClusterUnreachable, kafka_errors, look_at
+    from tickwheel_broker.sharedlog.shared_log import SharedLogUnavailable
 
     options = kafka_options(kafka_config)
     with kafka_errors():
-        from tickwheel_broker.cluster.kafka.log import KafkaLog
-        from tickwheel_broker.cluster.kafka.topic import find_dangers
+        from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+        from tickwheel_broker.sharedlog.kafka.topic import find_dangers
 
         async with KafkaLog(place.servers, place.topic, options=options) as shared:
             found = await look_at(shared, _now_ms)
@@ -445,20 +447,20 @@ def _post(url: str) -> dict[str, Any]:
             said = error.read(1_000).decode("utf-8", "replace").strip()
         if error.code == 401:
             raise CommandError(
-                "login_required", said, "Give a token: --token-file, or TICKWHEEL_TOKEN."
+                "login_required", said, advice="Give a token: --token-file, or TICKWHEEL_TOKEN."
             ) from error
         if error.code == 404:
             raise CommandError(
                 "no_replica",
                 f"What answers at {url} is no node of a cluster.",
-                "Name the HTTP listener of a node.",
-                ExitCode.USAGE,
+                advice="Name the HTTP listener of a node.",
+                exit_code=ExitCode.USAGE,
             ) from error
         if error.code == 503:
             raise CommandError(
                 "not_drained",
                 said,
-                "`tickwheel cluster status` says which node owns the log.",
+                advice="`tickwheel cluster status` says which node owns the log.",
                 retryable=True,
             ) from error
         raise CommandError("not_drained", f"The node answered {error.code}: {said}") from error
@@ -468,14 +470,14 @@ def _post(url: str) -> dict[str, Any]:
             raise CommandError(
                 "not_drained",
                 f"The node at {url} has not answered in {_ANSWER_S:g} s. It may have begun to hand over.",
-                "Look at its /readyz, and at its log.",
+                advice="Look at its /readyz, and at its log.",
                 retryable=True,
             ) from error
         raise CommandError(
             "not_connected",
             f"No node answers at {url}: {reason}",
-            "Check the address, and that the node has http_listen = true.",
-            ExitCode.NOT_CONNECTED,
+            advice="Check the address, and that the node has http_listen = true.",
+            exit_code=ExitCode.NOT_CONNECTED,
         ) from error
 
 

@@ -43,7 +43,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
         flags["data_dir"] = current_session().data
     loaded = load(config_file, flags=flags)
     if loaded.settings.cluster:
-        from tickwheel_broker.cluster.node_process import serve_node
+        from tickwheel_broker.node.process import serve_node
 
         exit_code = run(loaded.settings, ready=_announce_node, serving=serve_node)
     else:

@@ -237,7 +237,7 @@ def _changing(path: Path, *, may_create: bool = False) -> Iterator[dict[str, Tok
         raise CommandError(
             "tokens_not_written",
             f"{path} cannot be changed: {error.strerror or error}",
-            "Name the broker's data directory (--data) or its tokens_file, as a user who may write to it.",
+            advice="Name the broker's data directory (--data) or its tokens_file, as a user who may write to it.",
         ) from error
 
 
@@ -254,7 +254,7 @@ def _hand_out(text: str, out: Path | None) -> None:
         raise CommandError(
             "token_not_written",
             f"{out} cannot be written: {error.strerror}; nothing was changed",
-            "Name a file that is not there yet, in a directory that you can write to.",
+            advice="Name a file that is not there yet, in a directory that you can write to.",
         ) from error
 
 

@@ -73,7 +73,7 @@ def check_directory(directory: Path) -> None:
     raise CommandError(
         "no_data_directory",
         f"{directory} is not a data directory: it {what}",
-        "Name the directory that a broker was given with --data; the first send, or `serve`, makes one.",
+        advice="Name the directory that a broker was given with --data; the first send, or `serve`, makes one.",
     )
 
 

@@ -122,7 +122,7 @@ def _chosen(handlers: Handlers, topics: tuple[str, ...]) -> Handlers:
             raise CommandError(
                 "not_found",
                 f"there is no handler of {topic!r}",
-                f"There are those of {', '.join(sorted(known))}.",
+                advice=f"There are those of {', '.join(sorted(known))}.",
             )
     return handlers.of_topics(topics)
 
@@ -168,7 +168,7 @@ async def _listening(stack: AsyncExitStack, place: tuple[str, int]) -> Any:
         raise CommandError(
             "cannot_listen",
             f"cannot listen on {place[0]}:{place[1]} for --metrics: {reason}",
-            "Choose an address of this machine and a port that is free; with port 0 any is taken.",
+            advice="Choose an address of this machine and a port that is free; with port 0 any is taken.",
         ) from None
     return await stack.enter_async_context(opened)
 

@@ -21,7 +21,7 @@ def load(name: str) -> Handlers:
 
     module_name, separator, attribute = name.partition(":")
     if not (module_name and separator and attribute):
-        raise CommandError("bad_name", f"{name!r} is not of the form module:name", _ADVICE)
+        raise CommandError("bad_name", f"{name!r} is not of the form module:name", advice=_ADVICE)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -34,23 +34,25 @@ def load(name: str) -> Handlers:
             raise CommandError(
                 "bad_handlers",
                 f"{module_name} cannot be imported: {error}",
-                f"Install {missing}, or correct the import.",
+                advice=f"Install {missing}, or correct the import.",
             ) from error
-        raise CommandError("not_found", f"there is no module {missing!r}", _ADVICE) from None
+        raise CommandError("not_found", f"there is no module {missing!r}", advice=_ADVICE) from None
     except (Exception, SystemExit) as error:
         raise CommandError(
             "bad_handlers",
             f"{module_name} cannot be imported: {type(error).__name__}: {error}",
-            f"Correct it: `python -c 'import {module_name}'` shows where that comes from.",
+            advice=f"Correct it: `python -c 'import {module_name}'` shows where that comes from.",
         ) from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise CommandError("not_found", f"{module_name} has no {attribute!r}", _ADVICE) from None
+            raise CommandError("not_found", f"{module_name} has no {attribute!r}", advice=_ADVICE) from None
     if not isinstance(found, Handlers):
         kind = type(found).__name__
-        raise CommandError("bad_handlers", f"{name} is a {kind}, and no tickwheel.Handlers", _ADVICE)
+        raise CommandError("bad_handlers", f"{name} is a {kind}, and no tickwheel.Handlers", advice=_ADVICE)
     if not len(found):
-        raise CommandError("no_handlers", f"{name} has no handler", "Add one with @handlers.on(topic).")
+        raise CommandError(
+            "no_handlers", f"{name} has no handler", advice="Add one with @handlers.on(topic)."
+        )
     return found

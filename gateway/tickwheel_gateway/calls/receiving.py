@@ -107,6 +107,7 @@ class Receiving:
 
     def __init__(
         self,
+        *,
         config: Config,
         registry: Registry,
         filters: Filters,
@@ -167,16 +168,16 @@ class Receiving:
             raise Refused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 or more")
         count = min(request.batch_size, self._config.receive_batch_size if is_renewed else MAX_BATCH)
         return _Wish(
-            topic,
-            group,
-            count,
-            min(count, MAX_BATCH) if self._config.is_fifo(request.group.name) else 1,
-            chosen,
-            is_renewed,
-            lease_ms,
-            trio.current_time() + self._wait_ms(asked, request) / 1_000,
-            self._config.attempts_of(request.group.name),
-            request,
+            topic=topic,
+            group=group,
+            count=count,
+            ordered_batch=min(count, MAX_BATCH) if self._config.is_fifo(request.group.name) else 1,
+            filter=chosen,
+            is_renewed=is_renewed,
+            lease_ms=lease_ms,
+            ends=trio.current_time() + self._wait_ms(asked, request) / 1_000,
+            attempts=self._config.attempts_of(request.group.name),
+            request=request,
         )
 
     def _wait_ms(self, asked: Asked, request: Any) -> float:

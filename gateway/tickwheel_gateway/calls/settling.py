@@ -127,6 +127,7 @@ class Settling:
 
     def __init__(
         self,
+        *,
         config: Config,
         acking: Acking,
         renewing: Renewing,

@@ -53,6 +53,7 @@ class Telemetry:
 
     def __init__(
         self,
+        *,
         config: Config,
         identify: Callable[[Call], Caller],
         brokers: Brokers,
@@ -103,7 +104,13 @@ class Telemetry:
         self._registry.heard(caller)
         async with self._brokers.client(caller.token, caller.host) as client:
             conversation = _Conversation(
-                call, caller, client, self._config, self._identify, self._registry, self._tally
+                call=call,
+                caller=caller,
+                client=client,
+                config=self._config,
+                identify=self._identify,
+                registry=self._registry,
+                tally=self._tally,
             )
             if self._stopping.is_set():
                 return
@@ -132,6 +139,7 @@ class _Conversation:
 
     def __init__(
         self,
+        *,
         call: Call,
         caller: Caller,
         client: Client,

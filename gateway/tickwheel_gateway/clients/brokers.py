@@ -21,7 +21,7 @@ class Brokers:
         self, open_client: Callable[[str], Client], *, idle_s: float = IDLE_S, most: int = MAX_CONNECTIONS
     ) -> None:
         """``open_client``: makes the client of a token; of an empty one: that of the gateway itself."""
-        self._clients = Clients(lambda token, _: open_client(token), idle_s=idle_s, most=most)
+        self._clients = Clients(open_client=lambda token, _: open_client(token), idle_s=idle_s, most=most)
 
     def __len__(self) -> int:
         return len(self._clients)

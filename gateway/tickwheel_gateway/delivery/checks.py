@@ -246,7 +246,15 @@ def _held(message: CheckedMessage, key: str) -> Held:
     """The message that it will be, once it is committed. Raises whatever its headers are not as they should be."""
     headers = message.headers
     due_ms = headers.pop(_PREPARED)["deliver_at_ms"] or message.created_ms
-    return Held(message.id, key, message.body, headers, due_ms, message.created_ms, message.order_key)
+    return Held(
+        id=message.id,
+        key=key,
+        body=message.body,
+        headers=headers,
+        deliver_at_ms=due_ms,
+        created_ms=message.created_ms,
+        order_key=message.order_key,
+    )
 
 
 def _command(held: Held, topic: str, check: int, known: Known) -> bytes:

@@ -25,13 +25,13 @@ def held_of(message: Message | MessageInfo) -> Held:
         _log.warning("message %d is delivered without its headers: %s", message.id, error.message)
         headers = {}
     return Held(
-        message.id,
-        message.key or None,
-        message.body,
-        headers,
-        message.deliver_at_ms,
-        message.created_ms,
-        message.order_key or None,
+        id=message.id,
+        key=message.key or None,
+        body=message.body,
+        headers=headers,
+        deliver_at_ms=message.deliver_at_ms,
+        created_ms=message.created_ms,
+        order_key=message.order_key or None,
     )
 
 

@@ -58,6 +58,7 @@ class BatchCall:
 
     def __init__(
         self,
+        *,
         stream_id: int,
         method: str,
         metadata: Mapping[str, str],

@@ -47,6 +47,7 @@ class Connection:
 
     def __init__(
         self,
+        *,
         opened: Opened,
         methods: Mapping[str, AnyMethod],
         limits: Limits,
@@ -180,9 +181,25 @@ class Connection:
         deadline = self._now + timeout_s
         self._tally.calls += 1
         if isinstance(served_by, BatchMethod):
-            self._calls[stream_id] = BatchCall(stream_id, method, metadata, deadline, b"", self, self._ends)
+            self._calls[stream_id] = BatchCall(
+                stream_id=stream_id,
+                method=method,
+                metadata=metadata,
+                deadline=deadline,
+                request=b"",
+                carrier=self,
+                ends=self._ends,
+            )
             return
-        exchange = Exchange(stream_id, method, metadata, deadline, served_by, self, self._ends)
+        exchange = Exchange(
+            stream_id=stream_id,
+            method=method,
+            metadata=metadata,
+            deadline=deadline,
+            served_by=served_by,
+            carrier=self,
+            ends=self._ends,
+        )
         self._calls[stream_id] = exchange
         if served_by.takes_stream:
             self._start(exchange)
@@ -196,7 +213,15 @@ class Connection:
             self.began(stream_id, method, metadata, timeout_s)
             self.whole(stream_id, request)
             return
-        call = BatchCall(stream_id, method, metadata, self._now + timeout_s, request, self, self._ends)
+        call = BatchCall(
+            stream_id=stream_id,
+            method=method,
+            metadata=metadata,
+            deadline=self._now + timeout_s,
+            request=request,
+            carrier=self,
+            ends=self._ends,
+        )
         self._tally.calls += 1
         self._calls[stream_id] = call
         self._hold(call, len(request) or 1)
@@ -241,7 +266,15 @@ class Connection:
         call = self._calls.get(stream_id)
         if call is None:
             self._tally.calls += 1
-            call = BatchCall(stream_id, "", {}, math.inf, b"", self, self._ends)
+            call = BatchCall(
+                stream_id=stream_id,
+                method="",
+                metadata={},
+                deadline=math.inf,
+                request=b"",
+                carrier=self,
+                ends=self._ends,
+            )
             self._calls[stream_id] = call
         if isinstance(call, Exchange):
             call.scope.cancel()

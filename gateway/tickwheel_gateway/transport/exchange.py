@@ -75,6 +75,7 @@ class Exchange:
 
     def __init__(
         self,
+        *,
         stream_id: int,
         method: str,
         metadata: Mapping[str, str],

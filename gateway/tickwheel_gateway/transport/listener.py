@@ -39,9 +39,9 @@ class Server:
 
     def __init__(
         self,
+        *,
         methods: Mapping[str, AnyMethod],
         limits: Limits | None = None,
-        *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         is_plain_allowed: bool = True,
         stack: str = "",
@@ -146,12 +146,12 @@ class Server:
             self.tally.failed_handshakes += 1
             return None
         return Connection(
-            opened,
-            self._methods,
-            self._limits,
-            self.tally,
-            Ends(peer, local, is_tls=opened.is_tls),
-            self._stack,
+            opened=opened,
+            methods=self._methods,
+            limits=self._limits,
+            tally=self.tally,
+            ends=Ends(peer, local, is_tls=opened.is_tls),
+            stack=self._stack,
         )
 
     async def _wait_all_gone(self) -> None:

@@ -122,15 +122,15 @@ def sent(message: Any, sender: Sender, limits: Limits, now_ms: int) -> Sent:
     is_past = deliver_at_ms is not None and deliver_at_ms <= now_ms
     is_transaction = system.message_type == schema.TRANSACTION
     return Sent(
-        system.message_id,
-        key_of(system.message_id, sender.client_id),
-        message.body,
-        _headers(given, keys, deliver_at_ms if is_past else None, system, sender),
-        deliver_at_ms,
-        max(0, DEFAULT_PRIORITY - _priority(system)) if system.HasField("priority") else None,
-        system.message_group or None,
-        is_transaction,
-        _check_after_ms(system) if is_transaction else None,
+        message_id=system.message_id,
+        key=key_of(system.message_id, sender.client_id),
+        body=message.body,
+        headers=_headers(given, keys, deliver_at_ms if is_past else None, system, sender),
+        deliver_at_ms=deliver_at_ms,
+        priority=max(0, DEFAULT_PRIORITY - _priority(system)) if system.HasField("priority") else None,
+        order_key=system.message_group or None,
+        is_transaction=is_transaction,
+        check_after_ms=_check_after_ms(system) if is_transaction else None,
     )
 
 

@@ -9,7 +9,7 @@ import trio
 
 class Assigner:
     """Says to one node that it is to own the log, also if it has not joined; see
-    `tickwheel_broker.cluster.node.Membership`."""
+    `tickwheel_broker.sharedlog.node.Membership`."""
 
     def __init__(self) -> None:
         self.has_joined = False

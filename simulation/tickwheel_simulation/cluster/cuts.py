@@ -17,14 +17,14 @@ from typing import Final
 import trio
 from trio.testing import MockClock
 
-from tickwheel_broker.clock import TrioClock
-from tickwheel_broker.cluster.candidacy import Candidacy
-from tickwheel_broker.cluster.hold_off import HoldOff
-from tickwheel_broker.cluster.known_owner import Silence
-from tickwheel_broker.cluster.node import Node, replica_opener
-from tickwheel_broker.cluster.replicator import BEAT_S, Replicator
-from tickwheel_broker.cluster.standing import Standing
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.errors import first_error
+from tickwheel_broker.node.candidacy import Candidacy
+from tickwheel_broker.node.hold_off import HoldOff
+from tickwheel_broker.sharedlog.known_owner import Silence
+from tickwheel_broker.sharedlog.node import Node, replica_opener
+from tickwheel_broker.sharedlog.replicator import BEAT_S, Replicator
+from tickwheel_broker.sharedlog.standing import Standing
 from tickwheel_simulation.cluster.group import SESSION_S, Group
 from tickwheel_simulation.cluster.partition import Line, Partition
 from tickwheel_simulation.determinism import repeatable, stream
@@ -137,13 +137,13 @@ class Member:
         candidacy = Candidacy(self.seat, self.standing)
         opener = replica_opener(None, view, _SETTINGS, clock)
         self._node = Node(
-            number,
-            self.line,
-            candidacy,
-            clock,
-            opener,
-            open_store,
-            serve,
+            number=number,
+            shared=self.line,
+            membership=candidacy,
+            clock=clock,
+            open_replica=opener,
+            open_store=open_store,
+            serve=serve,
             owner_timeout_s=TIMEOUT_S / 2,
         )
         silence = Silence(self._node.known_owner, lambda: self.standing.listens)

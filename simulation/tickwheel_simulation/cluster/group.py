@@ -12,7 +12,7 @@ STEP_S = 0.1
 
 
 class Seat:
-    """What one node asks of the group; see `tickwheel_broker.cluster.node.Membership`."""
+    """What one node asks of the group; see `tickwheel_broker.sharedlog.node.Membership`."""
 
     def __init__(self, group: Group) -> None:
         self._group = group

@@ -15,9 +15,9 @@ from unittest import mock
 
 import trio
 
-from tickwheel_broker.cluster.node import Node, replica_opener
-from tickwheel_broker.cluster.replicator import Replicator
 from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.sharedlog.node import Node, replica_opener
+from tickwheel_broker.sharedlog.replicator import Replicator
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.clock import WallClock
 from tickwheel_simulation.cluster.assigner import Assigner
@@ -87,9 +87,23 @@ class Member(Machine):
     """A machine of the cluster: a replica on a disk of its own, and a broker while it owns the log."""
 
     def __init__(
-        self, cluster: Cluster, number: int, claims: Claims, settings: Settings, disk: Disk, clock: WallClock
+        self,
+        *,
+        cluster: Cluster,
+        number: int,
+        claims: Claims,
+        settings: Settings,
+        disk: Disk,
+        clock: WallClock,
     ) -> None:
-        super().__init__(cluster.scene, claims, settings, disk, clock, name=f"machine {number}")
+        super().__init__(
+            scene=cluster.scene,
+            claims=claims,
+            settings=settings,
+            disk=disk,
+            clock=clock,
+            name=f"machine {number}",
+        )
         self._cluster, self.number = cluster, number
         self.assigner = Assigner()
         self.line: Line | None = None
@@ -156,7 +170,15 @@ class Member(Machine):
                 self._cluster.serves_no_more(self)
 
         with trio.CancelScope() as self._scope:
-            node = Node(self.number, self.line, self.assigner, self.clock, open_replica, open_store, serve)
+            node = Node(
+                number=self.number,
+                shared=self.line,
+                membership=self.assigner,
+                clock=self.clock,
+                open_replica=open_replica,
+                open_store=open_store,
+                serve=serve,
+            )
             await node.run()
         return False
 
@@ -203,7 +225,7 @@ class Cluster:
         scene.clock_lead_ms = max(0, *profile.clocks_ms)
         scene.clock_lag_ms = max(0, *(-by_ms for by_ms in profile.clocks_ms))
         self.members = [
-            Member(self, number, claims, settings, disk, clock)
+            Member(cluster=self, number=number, claims=claims, settings=settings, disk=disk, clock=clock)
             for number, (disk, clock) in enumerate(zip(scene.disks, clocks, strict=True))
         ]
         for member, by_ms in zip(self.members, profile.clocks_ms, strict=True):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import trio
 
-from tickwheel_broker.cluster.shared_log import (
+from tickwheel_broker.sharedlog.shared_log import (
     AppendFailed,
     NoSharedLog,
     OutOfRange,

@@ -29,11 +29,11 @@ from tests.support.run.profile import seed
 from tickwheel import AckRefused, Client, NotConnected, SendUncertain, sync
 from tickwheel.protocol.frames import FrameType
 from tickwheel_bench.processes import free_port
-from tickwheel_broker.clock import TrioClock
-from tickwheel_broker.cluster.referral import Referral
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.net.listeners import open_listeners
+from tickwheel_broker.node.referral import Referral
 from tickwheel_broker.security.access import Access
 from tickwheel_cli.main import root
 

@@ -121,15 +121,15 @@ def test_a_soak_notices_what_grows() -> None:
     def samples(anon_step: int, files_step: float) -> list[Sample]:
         return [
             Sample(
-                n * 10.0,
-                (50 << 20) + n * anon_step,
-                0,
-                int(20 + n * files_step),
-                0,
-                n * 100,
-                n * 100,
-                1.0,
-                2.0,
+                at_s=n * 10.0,
+                anon_bytes=(50 << 20) + n * anon_step,
+                file_bytes=0,
+                files=int(20 + n * files_step),
+                disk_bytes=0,
+                sent=n * 100,
+                delivered=n * 100,
+                late_p50_ms=1.0,
+                late_p99_ms=2.0,
             )
             for n in range(100)
         ]

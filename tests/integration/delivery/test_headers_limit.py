@@ -19,7 +19,7 @@ from tests.support.stores.bulk import columns
 from tickwheel.errors import BadSchedule, HeadersTooLarge, TransactionRefused
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS
 from tickwheel.sync import Client
-from tickwheel_broker.background.schedules import HEADER
+from tickwheel_broker.documents.schedules import HEADER
 from timerlog.bulk.write import Manifest, Plan, write_manifest, write_segments
 from timerlog.errors import StoreError
 from timerlog.names import PREPARED_HEADER

@@ -268,7 +268,16 @@ def test_topics_tells_of_groups_that_are_not_read(daemon: Daemon, topic: str) ->
     day_ms = 86_400_000
     now_ms = int(datetime.now(UTC).timestamp() * 1_000)
     groups = [
-        GroupStats(name, number, 0, 0, 0, backlog, subscribers, last_read_ms=last_read_ms)
+        GroupStats(
+            name=name,
+            group_id=number,
+            delivered=0,
+            acked=0,
+            leased=0,
+            backlog=backlog,
+            subscribers=subscribers,
+            last_read_ms=last_read_ms,
+        )
         for number, (name, backlog, subscribers, last_read_ms) in enumerate(
             [
                 ("forgotten", 5, 0, now_ms - 9 * day_ms),

@@ -23,7 +23,7 @@ from tickwheel.protocol.bodies.requests import GetWheel, decode_request, encode_
 from tickwheel.protocol.frames import FrameType
 from tickwheel_broker.background import forecasts
 from tickwheel_broker.background.forecasts import Forecasts
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from timerlog.store import Store
 from timerlog.wheel import forecast
 

@@ -14,10 +14,10 @@ import trio
 from tests.support.processes.daemon_harness import PATIENCE_S
 from tickwheel import Client, Schedule
 from tickwheel._embedded import EmbeddedBroker
-from tickwheel_broker.background.schedule_slots import Schedule as Kept
-from tickwheel_broker.background.schedule_slots import due_ms
-from tickwheel_broker.background.schedules import PREFIX
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
+from tickwheel_broker.documents.schedule_slots import Schedule as Kept
+from tickwheel_broker.documents.schedule_slots import due_ms
+from tickwheel_broker.documents.schedules import PREFIX
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
 

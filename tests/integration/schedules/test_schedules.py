@@ -22,7 +22,7 @@ from tickwheel.errors import (
     UnknownTopic,
 )
 from tickwheel.watching.attention import remarks
-from tickwheel_broker.background.schedule_slots import LEAD_MS
+from tickwheel_broker.documents.schedule_slots import LEAD_MS
 
 USAGE, FAILED = 2, 1
 HEADER = "tickwheel-schedule"
@@ -378,7 +378,7 @@ async def test_a_topic_that_takes_no_such_body_any_more_makes_it_wait(daemon: Da
 
 
 KILLER = """
-from tickwheel_broker.background.schedules import Schedules
+from tickwheel_broker.documents.schedules import Schedules
 _plain = Schedules._commit
 
 def _commit(self, schedule, *, send=None, **others):

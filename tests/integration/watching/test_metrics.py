@@ -17,7 +17,7 @@ from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tickwheel import sync
 from tickwheel.errors import BodyTooLarge
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import SystemClock
+from tickwheel_broker.clock.clock import SystemClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.monitoring.metrics import Metrics
@@ -232,7 +232,12 @@ async def test_a_scrape_lets_others_work_in_between(tmp_path: Path) -> None:
             turns += 1
 
     async with trio.open_nursery() as nursery:
-        sight = Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
+        sight = Sight(
+            settings,
+            watched=watched_parts(
+                Broker(settings=settings, store=store, clock=clock, runner=InPlace(), nursery=nursery)
+            ),
+        )
         metrics = Metrics(sight, DiskSight(settings.data_dir))
         await metrics.scrape("")
         nursery.start_soon(count_turns)
@@ -253,7 +258,12 @@ async def test_a_scrape_ends_with_the_broker_of_a_node(tmp_path: Path) -> None:
     settings = from_arguments(data_dir=str(tmp_path), metrics_topics=500)
     texts: list[bytes] = []
     async with trio.open_nursery() as nursery:
-        sight = Sight(settings, watched=watched_parts(Broker(settings, store, clock, InPlace(), nursery)))
+        sight = Sight(
+            settings,
+            watched=watched_parts(
+                Broker(settings=settings, store=store, clock=clock, runner=InPlace(), nursery=nursery)
+            ),
+        )
         metrics = Metrics(sight, DiskSight(settings.data_dir))
 
         async def scrape() -> None:

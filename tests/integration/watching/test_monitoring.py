@@ -24,8 +24,8 @@ from tests.support.clients.http_client import Scraped, get, scrape
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
 from tests.unit.test_tidy import anchors
 from tickwheel import sync
-from tickwheel_broker.cluster.standing import Standing
 from tickwheel_broker.monitoring.metrics import cluster_families
+from tickwheel_broker.sharedlog.standing import Standing
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = ROOT / "deploy" / "grafana-dashboard.json"

@@ -41,11 +41,22 @@ def test_a_line_with_everything() -> None:
             "headers": {"a": "b"},
         }
     )
-    assert found == BulkMessage(7, "other", "é".encode(), "k", 2_000, None, 3, {"a": "b"})
+    assert found == BulkMessage(
+        line=7,
+        topic="other",
+        body="é".encode(),
+        key="k",
+        deliver_at_ms=2_000,
+        delay=None,
+        priority=3,
+        headers={"a": "b"},
+    )
 
 
 def test_the_least_line_is_for_now() -> None:
-    assert message({"body": ""}) == BulkMessage(7, "t", b"", None, 0, None, 50, None)
+    assert message({"body": ""}) == BulkMessage(
+        line=7, topic="t", body=b"", key=None, deliver_at_ms=0, delay=None, priority=50, headers=None
+    )
 
 
 def test_the_other_ways_to_say_body_and_time() -> None:

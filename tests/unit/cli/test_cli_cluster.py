@@ -83,7 +83,7 @@ def test_a_setting_that_the_client_of_kafka_does_not_know(command: str, tmp_path
 
 @pytest.mark.parametrize("command", ["init", "status"])
 def test_without_the_extra_it_says_how_to_get_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.startswith("tickwheel_broker.cluster.kafka")]:
+    for name in [one for one in sys.modules if one.startswith("tickwheel_broker.sharedlog.kafka")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [one for one in sys.modules if one.partition(".")[0] == "confluent_kafka"]:
         monkeypatch.delitem(sys.modules, name)

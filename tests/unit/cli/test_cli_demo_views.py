@@ -28,7 +28,16 @@ MORNING_MS = 1_372_932_000_000  # 4 July 2013, 06:00 in New York
 
 def flights() -> list[Flight]:
     return [
-        Flight(f"key-{hour}", "UA", str(100 + hour), "N1", "EWR", "ORD", MORNING_MS + hour * HOUR_MS, None)
+        Flight(
+            key=f"key-{hour}",
+            carrier="UA",
+            number=str(100 + hour),
+            tail="N1",
+            origin="EWR",
+            destination="ORD",
+            scheduled_ms=MORNING_MS + hour * HOUR_MS,
+            departed_ms=None,
+        )
         for hour in range(4)
     ]
 

@@ -25,13 +25,13 @@ def fill(directory: Path) -> None:
         readers = [Reader(store, topic, group) for group in ("billing", "audit")[: 1 + (name == TOPICS[0])]]
         numbers = range(COUNT)
         send_all(
-            store,
-            topic,
-            [b"%s %d" % (name.encode(), n) for n in numbers],
-            [NOW_MS + 100 * n for n in numbers],
-            [b"key-%d" % n if n % 3 else b"" for n in numbers],
-            [b"\x81\xa1a\x01" if n % 2 else b"" for n in numbers],
-            NOW_MS,
+            store=store,
+            topic_id=topic,
+            bodies=[b"%s %d" % (name.encode(), n) for n in numbers],
+            times_ms=[NOW_MS + 100 * n for n in numbers],
+            keys=[b"key-%d" % n if n % 3 else b"" for n in numbers],
+            headers=[b"\x81\xa1a\x01" if n % 2 else b"" for n in numbers],
+            now_ms=NOW_MS,
         )
         pump(store, NOW_MS + 3_000)
         receipts = readers[0].fetch(12, now_ms=NOW_MS + 3_000)

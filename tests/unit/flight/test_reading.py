@@ -400,7 +400,16 @@ def test_offsets_of_events(reading: Reading) -> None:
 
 def test_a_ticket_of_another_version() -> None:
     newer = msgspec.msgpack.encode(
-        Ticket(2, Moment("0" * 16, 0, 1, 0, 0, True), "messages", 1, 2, ("id",), [], ())
+        Ticket(
+            version=2,
+            moment=Moment("0" * 16, 0, 1, 0, 0, True),
+            table="messages",
+            first=1,
+            end=2,
+            columns=("id",),
+            filters=[],
+            events=(),
+        )
     )
     with pytest.raises(BadTicket, match="version 2"):
         open_ticket(hashlib.sha256(newer).digest()[:16] + newer)

@@ -31,13 +31,13 @@ class Running:
         self.tally = Tally()
         self.endpoint = endpoint(**fields)
         self.target = Target(
-            self.endpoint,
-            self.group,
-            servers,
-            ALLOWED,
-            self.tally.of("shop"),
-            self.disable,
-            clocks(),
+            endpoint=self.endpoint,
+            queue=self.group,
+            exchange=servers,
+            allowed=ALLOWED,
+            tally=self.tally.of("shop"),
+            disable=self.disable,
+            clocks=clocks(),
         )
 
     async def disable(self, endpoint: Endpoint, reason: str) -> None:

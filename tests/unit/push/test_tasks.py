@@ -28,12 +28,12 @@ class Running:
         self.servers = servers
         allow = fields.pop("allow_urls", ["https://*.example.com/*"])
         self.tasks = Tasks(
-            endpoint(name="tasks", allow_urls=allow, **fields),
-            self.group,
-            servers,
-            ALLOWED,
-            Tally().of("tasks"),
-            clocks(),
+            endpoint=endpoint(name="tasks", allow_urls=allow, **fields),
+            queue=self.group,
+            exchange=servers,
+            allowed=ALLOWED,
+            tally=Tally().of("tasks"),
+            clocks=clocks(),
         )
 
     def put(self, url: str, count: int = 1, **headers: str) -> None:

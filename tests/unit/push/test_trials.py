@@ -27,7 +27,13 @@ def headers_of(name: str = "shop", version: int = 3) -> dict[str, Any]:
 @asynccontextmanager
 async def running(group: Group, servers: Servers, *endpoints: Endpoint) -> AsyncIterator[Trials]:
     named = {one.name: one for one in endpoints}
-    trials = Trials(named, group, lambda one: nullcontext(servers), ALLOWED, clocks())
+    trials = Trials(
+        endpoints=named,
+        queue=group,
+        exchange=lambda one: nullcontext(servers),
+        allowed=ALLOWED,
+        clocks=clocks(),
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trials.run)
         await trio.lowlevel.checkpoint()
@@ -137,7 +143,13 @@ async def test_stopped_it_waits_for_answers(autojump_clock: MockClock) -> None:
         return Answer(200)
 
     group = Group()
-    trials = Trials({"shop": SHOP}, group, lambda one: nullcontext(Servers(slow)), ALLOWED, clocks())
+    trials = Trials(
+        endpoints={"shop": SHOP},
+        queue=group,
+        exchange=lambda one: nullcontext(Servers(slow)),
+        allowed=ALLOWED,
+        clocks=clocks(),
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trials.run)
         group.put(headers=headers_of())

@@ -437,7 +437,14 @@ class FakeServer:
             message.epochs[held.group] = message.epochs.get(held.group, 0) + 1
         return [
             DeliverItem(
-                m.id, 1000 + m.id, 500 + m.id, m.epochs[held.group], m.priority, m.key, m.headers, m.body
+                id=m.id,
+                deliver_at_ms=1000 + m.id,
+                created_ms=500 + m.id,
+                epoch=m.epochs[held.group],
+                priority=m.priority,
+                key=m.key,
+                headers=m.headers,
+                body=m.body,
             )
             for m in due[:room]
         ]

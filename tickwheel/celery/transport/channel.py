@@ -398,7 +398,12 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         tag = consumer_tag or uuid()
         declared = connection.topology.queue(queue)
         consumer = QueueConsumer(
-            connection, self, declared, tag, callback or (lambda message: None), no_ack=no_ack
+            connection=connection,
+            holder=self,
+            queue=declared,
+            tag=tag,
+            callback=callback or (lambda message: None),
+            no_ack=no_ack,
         )
         if no_ack and self.no_ack_consumers is not None:
             self.no_ack_consumers.add(tag)

@@ -355,7 +355,14 @@ class Connection:
 
     def open_feed(self, consumer: Consumer, topic: str, group: str, credit: int, **options: Any) -> Feed:
         """A subscription whose messages go to a consumer. Raises TickwheelError."""
-        feed = Feed(self._session, self, self.acks_of(topic, group), topic, credit=credit, **options)
+        feed = Feed(
+            conversation=self._session,
+            sink=self,
+            acks=self.acks_of(topic, group),
+            topic=topic,
+            credit=credit,
+            **options,
+        )
         self._consumers[feed] = consumer
         self._ready[feed] = deque()
         self._ready.move_to_end(feed, last=False)

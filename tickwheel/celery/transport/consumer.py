@@ -53,12 +53,12 @@ class QueueConsumer:
 
     def __init__(
         self,
+        *,
         connection: Connection,
         holder: Holder,
         queue: Queue,
         tag: str,
         callback: Callable[[Any], Any],
-        *,
         no_ack: bool,
     ) -> None:
         self.queue = queue

@@ -50,11 +50,11 @@ class Feed:
 
     def __init__(
         self,
+        *,
         conversation: Conversation,
         sink: Sink,
         acks: AckQueue,
         topic: str,
-        *,
         credit: int,
         start: Literal["earliest", "latest"] = "earliest",
         ephemeral_ms: int = 0,

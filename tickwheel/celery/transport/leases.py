@@ -145,7 +145,9 @@ class Leases:
         calls: list[RequestCall] = []
         for at in range(0, len(receipts), MAX_IDS_A_REQUEST):
             some = receipts[at : at + MAX_IDS_A_REQUEST]
-            calls.append(_ExtendCall(self, acks, some, now, for_s, deadline))
+            calls.append(
+                _ExtendCall(leases=self, acks=acks, receipts=some, now=now, for_s=for_s, deadline=deadline)
+            )
             self._conversation.submit(calls[-1])
         return calls
 
@@ -210,6 +212,7 @@ class _ExtendCall(RequestCall):
 
     def __init__(
         self,
+        *,
         leases: Leases,
         acks: AckQueue,
         receipts: list[tuple[int, int]],

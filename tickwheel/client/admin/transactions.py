@@ -160,7 +160,7 @@ class Transaction:
             with self._producing.sending(topic, "create", count=len(checked)) as creating:
                 headers = creating.headers(headers)
         batch = SendBatch(
-            checked,
+            bodies=checked,
             keys=keys,
             deliver_at=deliver_at,
             delay=delay,
@@ -331,7 +331,7 @@ class TransactionRequests(Requests):
             check_name(topic)
             limits = self._session.limits
             batch = SendBatch(
-                [body_bytes(body)],
+                bodies=[body_bytes(body)],
                 keys=None if key is None else [encode_one_key(key, limits).decode()],
                 deliver_at=deliver_at,
                 delay=delay,

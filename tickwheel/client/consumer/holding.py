@@ -153,6 +153,7 @@ class Holding:
 
     def __init__(
         self,
+        *,
         session: Conversation,
         topic: str,
         acks: AckQueue,
@@ -373,7 +374,14 @@ class Holding:
         for start in range(0, len(pairs), most):
             part = pairs[start : start + most]
             ids, epochs = zip(*(receipt for _, receipt in part), strict=True)
-            call = _Renewal(self, group_id, list(ids), list(epochs), for_ms, self._session.deadline())
+            call = _Renewal(
+                holding=self,
+                group_id=group_id,
+                ids=list(ids),
+                epochs=list(epochs),
+                for_ms=for_ms,
+                deadline=self._session.deadline(),
+            )
             call.parcels, call.until = [parcel for parcel, _ in part], now + self._lease_s
             self._calls.add(call)
             self._session.submit(call)
@@ -441,7 +449,14 @@ class _Renewal(RequestCall):
     __slots__ = ("_holding", "parcels", "receipts", "until")
 
     def __init__(
-        self, holding: Holding, group_id: int, ids: list[int], epochs: list[int], for_ms: int, deadline: float
+        self,
+        *,
+        holding: Holding,
+        group_id: int,
+        ids: list[int],
+        epochs: list[int],
+        for_ms: int,
+        deadline: float,
     ) -> None:
         super().__init__(
             Extend(group_id=group_id, ids=ids, epochs=epochs, for_ms=for_ms, only_longer=True), deadline

@@ -137,7 +137,13 @@ class Subscription(Generic[M, B]):
         self._waits = session.waits
         self._batch_class = batch_class
         self.acks = AckQueue(session, group, topic)
-        self.holding = Holding(session, topic, self.acks, max_hold_s(options.max_hold), self._holding_changed)
+        self.holding = Holding(
+            session=session,
+            topic=topic,
+            acks=self.acks,
+            max_hold_s=max_hold_s(options.max_hold),
+            changed=self._holding_changed,
+        )
         self.acks.holding = self.holding
         session.receivers[self] = None
         self._revoked = self.holding.revoked

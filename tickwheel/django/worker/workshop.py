@@ -34,10 +34,10 @@ class Workshop:
 
     def __init__(
         self,
+        *,
         backend: TickwheelBackend,
         client: Client,
         queues: Sequence[str],
-        *,
         threads: int,
         drain: timedelta,
         time_limit: timedelta | None,

@@ -59,6 +59,7 @@ class KeyService:
 
     def __init__(
         self,
+        *,
         database: Database,
         tables: Tables,
         service: Service,

@@ -211,7 +211,14 @@ class KeySpace(InDatabase):
         It is woken by commits, and looks every ``poll_interval_s`` in any case. Any number of workers share the
         ranges of keys; if one dies, others have its ranges after ``lease_s``. Raises BadLimit.
         """
-        return KeyService(self.database, self._tables, "dispatcher", batch_size, poll_interval_s, lease_s)
+        return KeyService(
+            database=self.database,
+            tables=self._tables,
+            service="dispatcher",
+            batch_size=batch_size,
+            poll_interval_s=poll_interval_s,
+            lease_s=lease_s,
+        )
 
     def executor(
         self,
@@ -221,7 +228,14 @@ class KeySpace(InDatabase):
         lease_s: float = LEASE_S,
     ) -> KeyService:
         """A worker that executes operations; otherwise like ``dispatcher``."""
-        return KeyService(self.database, self._tables, "executor", batch_size, poll_interval_s, lease_s)
+        return KeyService(
+            database=self.database,
+            tables=self._tables,
+            service="executor",
+            batch_size=batch_size,
+            poll_interval_s=poll_interval_s,
+            lease_s=lease_s,
+        )
 
     def split(self, at: Key) -> bool:
         """Begins a new range at a key, so that another worker can have it; False if one begins there already.

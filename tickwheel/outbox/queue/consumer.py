@@ -48,6 +48,7 @@ class QueueConsumer:
 
     def __init__(
         self,
+        *,
         database: Database,
         sql: QueueSql,
         check: Callable[[], None],

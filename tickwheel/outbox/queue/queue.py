@@ -105,7 +105,14 @@ class Queue(InDatabase):
         lives, it extends them. ``name``: shown as ``owner`` in the table; by default host and process.
         """
         _check_limit(batch)
-        return QueueConsumer(self.database, self.sql, self.check, batch, _lease_ns(lease), _owner(name))
+        return QueueConsumer(
+            database=self.database,
+            sql=self.sql,
+            check=self.check,
+            batch=batch,
+            lease_ns=_lease_ns(lease),
+            name=_owner(name),
+        )
 
     def stats(self) -> QueueStats:
         """Counts the messages of the queue; this reads an index from end to end."""

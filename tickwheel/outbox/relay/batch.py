@@ -95,7 +95,7 @@ class BatchMover:
     """Moves one batch after the other."""
 
     def __init__(
-        self, client: Client, store: RelayStore, ledger: Ledger, topic: str, *, batch: int, timeout_s: float
+        self, *, client: Client, store: RelayStore, ledger: Ledger, topic: str, batch: int, timeout_s: float
     ) -> None:
         self.stats = RelayStats()
         self.aside = SetAside(store.reader.table.name)

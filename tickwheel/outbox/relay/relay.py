@@ -224,7 +224,14 @@ class Relay:
         store, ledger = await finish_in_thread(self._open_table)
         default_s = _SEND_TIMEOUT_SQLITE_S if store.database.kind == "sqlite" else _SEND_TIMEOUT_S
         timeout_s = default_s if self._send_timeout_s is None else self._send_timeout_s
-        mover = self._mover_class(client, store, ledger, self._topic, batch=self._batch, timeout_s=timeout_s)
+        mover = self._mover_class(
+            client=client,
+            store=store,
+            ledger=ledger,
+            topic=self._topic,
+            batch=self._batch,
+            timeout_s=timeout_s,
+        )
         if self._mover is not None:
             mover.aside = self._mover.aside
         mover.stats = self._stats
@@ -243,7 +250,7 @@ class Relay:
             sequence = sequence_of(database.kind, connection, self._table)
         ledger = Ledger(database, self._table)
         ledger.create()
-        return RelayStore(database, RowReader(self._table, **self._columns, sequence=sequence)), ledger
+        return RelayStore(database, RowReader(table=self._table, **self._columns, sequence=sequence)), ledger
 
 
 async def _look(watch: Watch, mover: BatchMover) -> bool:

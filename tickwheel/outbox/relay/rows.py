@@ -86,8 +86,8 @@ class RowReader:
 
     def __init__(
         self,
-        table: sa.Table,
         *,
+        table: sa.Table,
         columns: Sequence[str] | None = None,
         body: str | None = None,
         headers: Sequence[str] | None = None,

@@ -124,7 +124,14 @@ def archive(
     with sync.Client(url, token_file=token_file, ca_file=ca_file) as client:
         now_ms = client.stats().now_ms
         place = find_place(client, now_ms, source=source, read=read, token_file=token_file, ca_file=ca_file)
-        run = _Run(spark, client, archive_at(storage), place, rows_per_task, now_ms)
+        run = _Run(
+            spark=spark,
+            client=client,
+            archive=archive_at(storage),
+            place=place,
+            rows_per_task=rows_per_task,
+            now_ms=now_ms,
+        )
         return run.work(older_than, topics, tuple(states), purge=purge, dry_run=dry_run)
 
 
@@ -179,6 +186,7 @@ def check_files(spark: SparkSession, storage: Storage, files: Sequence[tuple[str
 class _Run:
     def __init__(
         self,
+        *,
         spark: SparkSession,
         client: sync.Client,
         archive: Archive,

@@ -68,9 +68,25 @@ class _Line(NamedTuple):
 
 #: p99 is on top: often it lies on the slowest.
 _LINES: Final = (
-    _Line("p50_ms", "half are no {worse} (p50)", "line-1", 1.4, "-", "o", 3.1),
-    _Line("p99_ms", "99 % are no {worse} (p99)", "line-3", 2.2, "-", "D", 3.2),
-    _Line("max_ms", "{worst}", "line-5", 1.2, ":", "|", 3.0),
+    _Line(
+        name="p50_ms",
+        label="half are no {worse} (p50)",
+        colour="line-1",
+        width=1.4,
+        style="-",
+        marker="o",
+        layer=3.1,
+    ),
+    _Line(
+        name="p99_ms",
+        label="99 % are no {worse} (p99)",
+        colour="line-3",
+        width=2.2,
+        style="-",
+        marker="D",
+        layer=3.2,
+    ),
+    _Line(name="max_ms", label="{worst}", colour="line-5", width=1.2, style=":", marker="|", layer=3.0),
 )
 
 

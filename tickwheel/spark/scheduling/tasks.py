@@ -198,7 +198,13 @@ class Task:
         name = f"{self.name}-{self._runs}"
         self._runs += 1
         segments = write_segments(
-            plan, topics, columns, self.broker.reserve_ids, place.directory, name, place.syncs
+            plan=plan,
+            topics=topics,
+            columns=columns,
+            reserve=self.broker.reserve_ids,
+            directory=place.directory,
+            name=name,
+            syncs=place.syncs,
         )
         self.report.segments += segments
         place.written(segments)

@@ -153,14 +153,14 @@ def prepare(batch: Any, topic: str | None, keys: KeyOfRow) -> list[Outgoing]:
     made = _keys(columns, keys)
     return [
         Outgoing(
-            name,
-            numbers,
-            [made[i] for i in numbers],
-            [columns["body"][i] for i in numbers],
-            [columns["deliver_at"][i] for i in numbers],
-            None if is_default else [columns["priority"][i] for i in numbers],
-            [columns["headers"][i] for i in numbers],
-            [columns["order_key"][i] for i in numbers],
+            topic=name,
+            numbers=numbers,
+            keys=[made[i] for i in numbers],
+            bodies=[columns["body"][i] for i in numbers],
+            times_ms=[columns["deliver_at"][i] for i in numbers],
+            priorities=None if is_default else [columns["priority"][i] for i in numbers],
+            headers=[columns["headers"][i] for i in numbers],
+            order_keys=[columns["order_key"][i] for i in numbers],
         )
         for (name, is_default), numbers in groups.items()
     ]

@@ -124,17 +124,17 @@ class Place:
                 rights = Rights(client.grants, is_read_only=self._site.is_read_only)
                 self._sampling.begin(login, may_watch=rights.sees("query:*"))
                 viewed = Viewed(
-                    request,
-                    row,
-                    client,
-                    rights,
-                    None,
-                    form,
-                    token or address,
-                    token,
-                    address,
-                    login,
-                    self._site,
+                    request=request,
+                    row=row,
+                    client=client,
+                    rights=rights,
+                    query=None,
+                    form=form,
+                    caller=token or address,
+                    token=token,
+                    address=address,
+                    login=login,
+                    site=self._site,
                 )
                 viewed = replace(viewed, query=_query(row, request))
                 response = await row.showing(viewed)

@@ -40,12 +40,12 @@ class Dashboard:
 
     def __init__(
         self,
+        *,
         clients: Clients,
         limits: Limits,
         ending: Ending,
         guard: Guard,
         hiding: Hiding,
-        *,
         is_read_only: bool,
         threshold_s: float,
         people: People | None = None,
@@ -59,20 +59,20 @@ class Dashboard:
         logins, history = Logins(), History()
         self._sampling = Sampling(clients, logins, history)
         self._site = Site(
-            Templates(self._assets),
-            clients,
-            logins,
-            Notices(),
-            history,
-            Recent(),
-            Limit("tabs", per_key=MAX_TABS_PER_TOKEN, in_all=MAX_TABS),
-            Limit("queries", per_key=MAX_QUERIES_PER_TOKEN, in_all=MAX_QUERIES),
-            ending,
-            hiding,
-            is_read_only,
-            threshold_s,
-            [page for page in self._pages if page.entry is not None],
-            frozenset(page.path for page in self._pages),
+            templates=Templates(self._assets),
+            clients=clients,
+            logins=logins,
+            notices=Notices(),
+            history=history,
+            recent=Recent(),
+            tabs=Limit("tabs", per_key=MAX_TABS_PER_TOKEN, in_all=MAX_TABS),
+            queries=Limit("queries", per_key=MAX_QUERIES_PER_TOKEN, in_all=MAX_QUERIES),
+            ending=ending,
+            hiding=hiding,
+            is_read_only=is_read_only,
+            threshold_s=threshold_s,
+            menu=[page for page in self._pages if page.entry is not None],
+            paths=frozenset(page.path for page in self._pages),
         )
         self._refusing = Refusing(self._site, guard)
         self._door = Door(clients, self._site.templates, logins)

@@ -67,13 +67,13 @@ def made_ready(message: Send) -> Ready:
     """Raises BadArgument, BadTime."""
     body, content_type = body_of(message)
     return Ready(
-        body,
-        or_none(message.key),
-        headers_of(message.headers, content_type),
-        or_none(message.priority),
-        or_none(message.order_key),
-        moment_of(message.deliver_at),
-        duration_of(message.delay, "delay"),
+        body=body,
+        key=or_none(message.key),
+        headers=headers_of(message.headers, content_type),
+        priority=or_none(message.priority),
+        order_key=or_none(message.order_key),
+        deliver_at=moment_of(message.deliver_at),
+        delay=duration_of(message.delay, "delay"),
     )
 
 
@@ -84,13 +84,13 @@ def _raw(request: Request, query: Any, body: bytes) -> Ready:
     if given := request.headers.get("content-type"):
         headers.setdefault(CONTENT_TYPE, given)
     return Ready(
-        body,
-        or_none(query.key),
-        headers or None,
-        or_none(query.priority),
-        or_none(query.order_key),
-        moment_of(query.deliver_at),
-        duration_of(query.delay, "delay"),
+        body=body,
+        key=or_none(query.key),
+        headers=headers or None,
+        priority=or_none(query.priority),
+        order_key=or_none(query.order_key),
+        deliver_at=moment_of(query.deliver_at),
+        delay=duration_of(query.delay, "delay"),
     )
 
 

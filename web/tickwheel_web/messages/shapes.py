@@ -273,15 +273,15 @@ def history_of(found: MessageHistory) -> Events:
     """All of it."""
     events = [
         Event(
-            one.event,
-            one.time,
-            one.after,
-            one.next,
-            one.group or None,
-            one.epoch,
-            one.error or None,
-            one.level,
-            one.computed,
+            event=one.event,
+            at=one.time,
+            after=one.after,
+            next=one.next,
+            group=one.group or None,
+            epoch=one.epoch,
+            error=one.error or None,
+            level=one.level,
+            computed=one.computed,
         )
         for one in found.events
     ]

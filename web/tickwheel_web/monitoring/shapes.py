@@ -332,15 +332,17 @@ def figures_of(found: Figures) -> BrokerFigures:
 def connection_of(found: ClientInfo) -> Connection:
     """With what it reads."""
     return Connection(
-        str(found.id),
-        found.peer,
-        found.name,
-        found.token,
-        found.token_name,
-        found.since,
-        found.queued_bytes,
-        [Subscribed(one.topic, one.group, one.credit, one.batch, one.leases) for one in found.subscriptions],
-        found.more_subscriptions,
+        id=str(found.id),
+        peer=found.peer,
+        name=found.name,
+        token=found.token,
+        token_name=found.token_name,
+        since=found.since,
+        queued_bytes=found.queued_bytes,
+        subscriptions=[
+            Subscribed(one.topic, one.group, one.credit, one.batch, one.leases) for one in found.subscriptions
+        ],
+        more_subscriptions=found.more_subscriptions,
     )
 
 
@@ -352,14 +354,14 @@ def audit_entry(found: AuditLine) -> AuditEntry:
 def log_entry(found: LoggedEvent) -> LogEntry:
     """As it stands in a list."""
     return LogEntry(
-        found.event,
-        str(found.id) if found.id else None,
-        found.topic or None,
-        found.group or None,
-        found.epoch,
-        found.time,
-        found.next,
-        found.error or None,
+        event=found.event,
+        id=str(found.id) if found.id else None,
+        topic=found.topic or None,
+        group=found.group or None,
+        epoch=found.epoch,
+        at=found.time,
+        next=found.next,
+        error=found.error or None,
     )
 
 

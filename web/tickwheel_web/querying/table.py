@@ -11,13 +11,13 @@ from tickwheel_web.shapes import JSON, NDJSON
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
-        "POST",
-        "/v1/query",
-        run_query,
-        "Ask with SQL what is in the topics; it changes nothing",
-        "query:*",
-        {200: Rows},
-        (408, 413, 415, 501),
+        method="POST",
+        path="/v1/query",
+        answering=run_query,
+        summary="Ask with SQL what is in the topics; it changes nothing",
+        right="query:*",
+        answers={200: Rows},
+        problems=(408, 413, 415, 501),
         requests={JSON: Question},
         other_forms=(NDJSON[0], CSV, ARROW),
         example={"sql": "select state, count(*) as messages from messages group by state"},

@@ -203,47 +203,47 @@ def _moment(time_ms: int, moment: datetime | None) -> datetime | None:
 def group_of(found: GroupStats) -> Group:
     """As it stands in a list."""
     return Group(
-        found.name,
-        found.delivered,
-        found.acked,
-        found.leased,
-        found.backlog,
-        found.dead,
-        found.subscribers,
-        _moment(found.created_ms, found.created),
-        found.last_read,
-        format_duration(found.ephemeral_ms) if found.ephemeral_ms else None,
-        found.ignores_ordering_keys,
-        None if found.endpoint_state is None else endpoint_state(found.endpoint_state),
+        name=found.name,
+        delivered=found.delivered,
+        acked=found.acked,
+        leased=found.leased,
+        backlog=found.backlog,
+        dead=found.dead,
+        subscribers=found.subscribers,
+        created_at=_moment(found.created_ms, found.created),
+        last_read_at=found.last_read,
+        ephemeral=format_duration(found.ephemeral_ms) if found.ephemeral_ms else None,
+        ignores_ordering_keys=found.ignores_ordering_keys,
+        endpoint_state=None if found.endpoint_state is None else endpoint_state(found.endpoint_state),
     )
 
 
 def topic_row(found: TopicStats) -> TopicRow:
     """As it stands in a list."""
     return TopicRow(
-        found.name,
-        found.messages,
-        found.scheduled,
-        found.ready,
-        found.cancelled,
-        found.paused,
-        found.shard_of or None,
-        [group.name for group in found.groups],
+        name=found.name,
+        messages=found.messages,
+        scheduled=found.scheduled,
+        ready=found.ready,
+        cancelled=found.cancelled,
+        paused=found.paused,
+        shard_of=found.shard_of or None,
+        groups=[group.name for group in found.groups],
     )
 
 
 def topic_of(found: TopicInfo) -> Topic:
     """With its settings, whose durations are texts."""
     return Topic(
-        found.name,
-        found.created,
-        found.paused,
-        found.shards,
-        _settings(found.settings),
-        _settings(found.effective),
-        found.messages,
-        found.scheduled,
-        found.ready,
+        name=found.name,
+        created_at=found.created,
+        paused=found.paused,
+        shards=found.shards,
+        settings=_settings(found.settings),
+        effective=_settings(found.effective),
+        messages=found.messages,
+        scheduled=found.scheduled,
+        ready=found.ready,
     )
 
 

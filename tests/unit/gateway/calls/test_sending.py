@@ -51,7 +51,15 @@ async def stored(producer: Producer, topic: str = "orders", group: str = "reader
 
 def seen(one: Message, topic: Any) -> Any:
     """As a consumer has it."""
-    held = Held(one.id, one.key, one.body, one.headers, one.deliver_at_ms, one.created_ms, one.order_key)
+    held = Held(
+        id=one.id,
+        key=one.key,
+        body=one.body,
+        headers=one.headers,
+        deliver_at_ms=one.deliver_at_ms,
+        created_ms=one.created_ms,
+        order_key=one.order_key,
+    )
     return received(held, Given(topic, "198.51.100.1:8081"))
 
 

@@ -52,12 +52,12 @@ class Place:
         self.token = ""
         """Of all who call."""
         self.telemetry = Telemetry(
-            Config(),
-            lambda call: caller_of(call, self.token),
-            brokers,
-            self.registry,
-            self.stopping,
-            self.tally,
+            config=Config(),
+            identify=lambda call: caller_of(call, self.token),
+            brokers=brokers,
+            registry=self.registry,
+            stopping=self.stopping,
+            tally=self.tally,
         )
 
     async def answered(self, call: OpenCall, command: Any) -> Any:

@@ -21,7 +21,9 @@ GIVEN = Given(schema.Message().topic, "h:1", "tw1.1.1.1.0.1")
 
 
 def held(headers: dict[str, Any], order_key: str | None = None) -> Held:
-    return Held(7, None, b"x", headers, 0, 0, order_key)
+    return Held(
+        id=7, key=None, body=b"x", headers=headers, deliver_at_ms=0, created_ms=0, order_key=order_key
+    )
 
 
 def test_what_an_expression_may_name() -> None:

@@ -256,7 +256,7 @@ async def serving(
     service: Service, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[tuple[Server, Callable[..., Peer]]]:
     """A server, and a way to connect to it in memory. It is stopped hard at the end."""
-    server = Server(service.methods, limits, **options)
+    server = Server(methods=service.methods, limits=limits, **options)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [])
 

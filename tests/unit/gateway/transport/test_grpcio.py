@@ -30,7 +30,7 @@ class Running:
 
     def __init__(self, limits: Limits | None = None, **options: Any) -> None:
         self.service = Service()
-        self.server = Server(self.service.methods, limits, **options)
+        self.server = Server(methods=self.service.methods, limits=limits, **options)
         self._port: Future[int] = Future()
         self._pool = ThreadPoolExecutor(1)
 

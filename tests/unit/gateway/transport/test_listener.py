@@ -23,7 +23,7 @@ async def listening(
     limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[tuple[Server, int, Service]]:
     service = Service()
-    server = Server(service.methods, limits, **options)
+    server = Server(methods=service.methods, limits=limits, **options)
     listeners = await open_listeners("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, listeners)
@@ -111,7 +111,7 @@ async def test_too_many_connections() -> None:
 
 
 async def test_stop_ends_everything() -> None:
-    server = Server(Service().methods)
+    server = Server(methods=Service().methods)
     listeners = await open_listeners("127.0.0.1", 0)
     port = listeners[0].socket.getsockname()[1]
     with trio.fail_after(PATIENCE_S):

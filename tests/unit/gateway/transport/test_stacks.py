@@ -187,7 +187,7 @@ class Seen:
 
 async def answers(stack: str, data: bytes, size: int) -> Seen:
     """What comes back for these bytes, given so many at a time."""
-    server = Server(Service().methods, LIMITS, stack=stack)
+    server = Server(methods=Service().methods, limits=LIMITS, stack=stack)
     ours, theirs = trio.testing.memory_stream_pair()
     received = bytearray()
 

@@ -274,13 +274,13 @@ def check_given(items: list[DeliverItem], attempts: list[int], until_ms: int = 0
         handles.add(system.receipt_handle)
         assert decode_receipt(system.receipt_handle) == (9, item.id, item.epoch, until_ms)
         held = Held(
-            item.id,
-            item.key.decode() or None,
-            item.body,
-            msgspec.msgpack.decode(item.headers),
-            item.deliver_at_ms,
-            item.created_ms,
-            item.order_key.decode() or None,
+            id=item.id,
+            key=item.key.decode() or None,
+            body=item.body,
+            headers=msgspec.msgpack.decode(item.headers),
+            deliver_at_ms=item.deliver_at_ms,
+            created_ms=item.created_ms,
+            order_key=item.order_key.decode() or None,
         )
         as_given = Given(topic, "198.51.100.1:8081", system.receipt_handle, attempt, 60_000)
         assert answer.message == received(held, as_given)

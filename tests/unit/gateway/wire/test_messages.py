@@ -66,7 +66,15 @@ def back(one: Any, now_ms: int = NOW_MS, **how: Any) -> Any:
     """What a consumer gets of what a producer has sent."""
     found = sent(one, SENDER, Limits(), now_ms)
     at_ms = now_ms if found.deliver_at_ms is None else found.deliver_at_ms
-    held = Held(17, found.key, found.body, stored(found), at_ms, now_ms, found.order_key)
+    held = Held(
+        id=17,
+        key=found.key,
+        body=found.body,
+        headers=stored(found),
+        deliver_at_ms=at_ms,
+        created_ms=now_ms,
+        order_key=found.order_key,
+    )
     return received(held, Given(one.topic, "198.51.100.1:8081", **how))
 
 
@@ -177,7 +185,15 @@ def test_a_transaction_is_known_by_its_key() -> None:
 
 def test_messages_of_other_programs() -> None:
     headers = {"n": 7, "text": "t", "raw": b"\xff", "rocketmq": "theirs", "list": [1, None]}
-    held = Held(300, None, b"x", headers, NOW_MS + 5, NOW_MS, None)
+    held = Held(
+        id=300,
+        key=None,
+        body=b"x",
+        headers=headers,
+        deliver_at_ms=NOW_MS + 5,
+        created_ms=NOW_MS,
+        order_key=None,
+    )
     found = received(held, Given(schema.Message().topic, "h:1"))
     assert message_id(held) == found.system_properties.message_id == "00" + f"{300:032x}"
     assert dict(found.user_properties) == {
@@ -195,7 +211,12 @@ def test_messages_of_other_programs() -> None:
 
 def test_a_dead_letter_says_where_it_comes_from() -> None:
     own = {"id": "01AB", "dead": {"topic": "orders", "message_id": "01AA"}}
-    found = received(Held(1, "k", b"x", {"rocketmq": own}, 0, 0, None), Given(schema.Message().topic, "h:1"))
+    found = received(
+        Held(
+            id=1, key="k", body=b"x", headers={"rocketmq": own}, deliver_at_ms=0, created_ms=0, order_key=None
+        ),
+        Given(schema.Message().topic, "h:1"),
+    )
     dead = found.system_properties.dead_letter_queue
     assert (dead.topic, dead.message_id) == ("orders", "01AA")
 
@@ -270,7 +291,15 @@ def test_how_many_and_how_large() -> None:
 
 def test_the_headers_of_a_dead_letter() -> None:
     own = {"id": "01AB", "tag": "a"}
-    known = Held(7, "k", b"x", {"p": "v", "rocketmq": own}, 0, 5, None)
+    known = Held(
+        id=7,
+        key="k",
+        body=b"x",
+        headers={"p": "v", "rocketmq": own},
+        deliver_at_ms=0,
+        created_ms=5,
+        order_key=None,
+    )
     assert dead_headers(known, "t") == {
         "p": "v",
         "rocketmq": {**own, "dead": {"topic": "t", "message_id": "01AB"}},

@@ -31,7 +31,17 @@ class Message:
 
 @given(args=st.lists(JSON, max_size=3), kwargs=st.dictionaries(st.text(), JSON, max_size=3))
 def test_what_was_enqueued_is_what_is_run(args: list[Any], kwargs: dict[str, Any]) -> None:
-    envelope = Envelope("id", "a.b", args, kwargs, "default", "mails", 7, "2031-01-01T00:00:00+00:00", None)
+    envelope = Envelope(
+        id="id",
+        task_path="a.b",
+        args=args,
+        kwargs=kwargs,
+        backend="default",
+        queue="mails",
+        priority=7,
+        run_after="2031-01-01T00:00:00+00:00",
+        enqueued_at=None,
+    )
     assert decode(Message(envelope.encode())) == envelope
 
 
@@ -56,7 +66,16 @@ def test_a_slot_whose_headers_cannot_be_read() -> None:
         @headers.setter
         def headers(self, _: dict[str, Any]) -> None: ...
 
-    body = Envelope("", "a.b", [], {}, "default", "mails", 0, schedule="nightly").encode()
+    body = Envelope(
+        id="",
+        task_path="a.b",
+        args=[],
+        kwargs={},
+        backend="default",
+        queue="mails",
+        priority=0,
+        schedule="nightly",
+    ).encode()
     with pytest.raises(ValueError, match="no slot"):
         decode(Unreadable(body))
     for headers in readable():  # nothing else is raised
@@ -65,7 +84,16 @@ def test_a_slot_whose_headers_cannot_be_read() -> None:
 
 
 def test_the_id_of_a_slot() -> None:
-    body = Envelope("", "a.b", [], {}, "default", "mails", 0, schedule="nightly").encode()
+    body = Envelope(
+        id="",
+        task_path="a.b",
+        args=[],
+        kwargs={},
+        backend="default",
+        queue="mails",
+        priority=0,
+        schedule="nightly",
+    ).encode()
 
     def id_of(slot: Any) -> str:
         return decode(Message(body, {"tickwheel-schedule": slot})).id

@@ -53,7 +53,17 @@ payloads = st.one_of(
     ),
     st.builds(lambda bodies: encode_send(1, SendColumns(bodies)), st.lists(blob, min_size=1, max_size=5)),
     st.builds(lambda first: encode_send_ok(SendOk(first, 1)), u64),
-    st.builds(lambda b: encode_deliver(1, [DeliverItem(1, 2, 3, 1, 50, b"k", b"", b)]), blob),
+    st.builds(
+        lambda b: encode_deliver(
+            1,
+            [
+                DeliverItem(
+                    id=1, deliver_at_ms=2, created_ms=3, epoch=1, priority=50, key=b"k", headers=b"", body=b
+                )
+            ],
+        ),
+        blob,
+    ),
     st.builds(encode_map, st.dictionaries(st.text(max_size=8), st.integers(0, 9) | st.text(max_size=8))),
 )
 frames = st.builds(encode_frame, st.integers(0, 50), st.integers(0, 8), payloads)

@@ -57,7 +57,7 @@ class Place:
         self.made = 0
         self.connected: set[str] = set()
         self.named: list[str] = []
-        self.clients = Clients(self._make, **options)
+        self.clients = Clients(open_client=self._make, **options)
 
     def _make(self, token: str, address: str) -> Client:
         self.named.append(address)
@@ -233,7 +233,7 @@ async def test_what_is_wrong_with_the_broker_is_no_guess() -> None:
     def out_of_order(token: str, address: str) -> Client:
         raise NotConnected
 
-    clients = Clients(out_of_order)
+    clients = Clients(open_client=out_of_order)
     async with clients.running():
         for number in range(2 * MAX_WRONG):
             with pytest.raises(NotConnected):

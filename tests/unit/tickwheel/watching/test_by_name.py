@@ -16,11 +16,30 @@ Late = list[int]
 def topic(name: str, number: int, late: Late, groups: dict[str, Late] | None = None) -> TopicFigures:
     parts = [
         GroupFigures(
-            group, 10 * number + place, 0, 0, 0, 0, 0, topic_id=number, redelivered=0, lateness=counts
+            name=group,
+            group_id=10 * number + place,
+            delivered=0,
+            acked=0,
+            leased=0,
+            backlog=0,
+            subscribers=0,
+            topic_id=number,
+            redelivered=0,
+            lateness=counts,
         )
         for place, (group, counts) in enumerate((groups or {}).items())
     ]
-    return TopicFigures(name, number, 0, 0, 0, 0, 0, lateness=late, groups=parts)
+    return TopicFigures(
+        name=name,
+        topic_id=number,
+        messages=0,
+        scheduled=0,
+        ready=0,
+        cancelled=0,
+        purged=0,
+        lateness=late,
+        groups=parts,
+    )
 
 
 def figures(seconds: float, *topics: TopicFigures, started_ms: int = 0) -> Figures:

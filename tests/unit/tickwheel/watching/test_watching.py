@@ -24,7 +24,18 @@ def group(delivered: int = 0, **more: Any) -> GroupFigures:
 
 
 def figures(now_ms: int = 1_000, sent: int = 0, late: list[int] | None = None, **more: Any) -> Figures:
-    topics = [TopicFigures("orders", 1, sent, 0, sent, 0, 0, groups=more.pop("groups", []))]
+    topics = [
+        TopicFigures(
+            name="orders",
+            topic_id=1,
+            messages=sent,
+            scheduled=0,
+            ready=sent,
+            cancelled=0,
+            purged=0,
+            groups=more.pop("groups", []),
+        )
+    ]
     histograms = {REACHED: Histogram(more.pop("bounds", BOUNDS), late or [0, 0, 0], 0.0)}
     return Figures(
         now_ms, more.pop("started_ms", 0), totals_of(topics), histograms=histograms, topics=topics, **more
@@ -66,7 +77,9 @@ def test_a_topic_that_was_made_anew_has_no_rate() -> None:
     lately = Activities(now, before)
     assert lately.of_topic("orders")[:2] == (10.0, 5.0)
     assert lately.of_group("orders", "g")[1] == 5.0
-    topics = [TopicFigures("orders", 2, 3, 0, 3, 0, 0)]
+    topics = [
+        TopicFigures(name="orders", topic_id=2, messages=3, scheduled=0, ready=3, cancelled=0, purged=0)
+    ]
     anew = Figures(2_000, 0, totals_of(topics), topics=topics)
     assert Activities(anew, before).of_topic("orders")[:] == (None, None, None)
 

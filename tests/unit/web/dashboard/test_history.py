@@ -16,7 +16,9 @@ BOUNDS = [0.0, 0.001, 0.01]
 def figures(
     seconds: float, sent: int, late: list[int], started_ms: int = 0, bounds: list[float] | None = None
 ) -> Figures:
-    topic = TopicFigures("orders", 1, sent, 0, sent, 0, 0)
+    topic = TopicFigures(
+        name="orders", topic_id=1, messages=sent, scheduled=0, ready=sent, cancelled=0, purged=0
+    )
     return Figures(
         START_MS + int(seconds * 1_000),
         started_ms,
@@ -125,8 +127,20 @@ def test_groups_are_added_up_and_shards_are_not() -> None:
         topic_id=1,
         redelivered=0,
     )
-    whole = TopicFigures("orders", 1, 10, 2, 8, 0, 0, groups=[group])
-    shard = TopicFigures("orders/-80", 2, 10, 2, 8, 0, 0, shard_of="orders", groups=[group])
+    whole = TopicFigures(
+        name="orders", topic_id=1, messages=10, scheduled=2, ready=8, cancelled=0, purged=0, groups=[group]
+    )
+    shard = TopicFigures(
+        name="orders/-80",
+        topic_id=2,
+        messages=10,
+        scheduled=2,
+        ready=8,
+        cancelled=0,
+        purged=0,
+        shard_of="orders",
+        groups=[group],
+    )
     history = History()
     for seconds in (0, 5):
         topics = [whole, shard]

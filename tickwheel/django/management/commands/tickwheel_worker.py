@@ -119,7 +119,7 @@ def _work(
 def _work_with(
     client: Client, backend: TickwheelBackend, queues: list[str], stopping: Stopping, **how: Any
 ) -> int:
-    workshop = Workshop(backend, client, queues, **how)
+    workshop = Workshop(backend=backend, client=client, queues=queues, **how)
     with stopping.telling(workshop.stop):
         workshop.run()
     return EXPIRED if workshop.has_expired else 0

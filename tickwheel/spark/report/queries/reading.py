@@ -54,7 +54,7 @@ def read_frames(spark: SparkSession, options: ReportOptions) -> Frames:
     """Raises ``SourceError`` when a directory cannot be read, Forbidden and what connecting raises."""
     outlines = [_outline(place, is_committed=options.committed) for place in options.places]
     readers = [
-        _Reader(spark, options, number, place, outline)
+        _Reader(spark=spark, options=options, number=number, place=place, outline=outline)
         for number, (place, outline) in enumerate(zip(options.places, outlines, strict=True))
     ]
     return Frames(
@@ -85,6 +85,7 @@ class _Reader:
 
     def __init__(
         self,
+        *,
         spark: SparkSession,
         options: ReportOptions,
         number: int,

@@ -118,13 +118,13 @@ def kinds_of(topic: str, letters: Sequence[DeadLetter]) -> list[Kind]:
         by_error.setdefault(one.error, []).append(one)
     found = [
         Kind(
-            topic,
-            error,
-            number_of(error),
-            len(those),
-            min(one.dead_at for one in those),
-            max(one.dead_at for one in those),
-            sorted({one.group or "" for one in those} - {""}),
+            topic=topic,
+            error=error,
+            number=number_of(error),
+            letters=len(those),
+            first=min(one.dead_at for one in those),
+            last=max(one.dead_at for one in those),
+            groups=sorted({one.group or "" for one in those} - {""}),
         )
         for error, those in by_error.items()
     ]

@@ -151,13 +151,13 @@ def _read(fields: Mapping[str, str], now: datetime) -> Wanted:
     if number and not (number.isascii() and number.isdecimal() and len(number) < 20):
         raise _wrong(f"{number!r} is no id, which is a number")
     wanted = Wanted(
-        fields["topic"],
-        fields["key"],
-        int(number) if number else None,
-        states,
-        fields["group"],
-        moment_of(fields["due_from"], now),
-        moment_of(fields["due_until"], now),
+        topic=fields["topic"],
+        key=fields["key"],
+        id=int(number) if number else None,
+        states=states,
+        group=fields["group"],
+        due_from=moment_of(fields["due_from"], now),
+        due_until=moment_of(fields["due_until"], now),
     )
     if wanted.key and wanted.where:
         raise _wrong("a key means one message, so it stands alone with its topic")

@@ -75,17 +75,19 @@ def _step(event: HistoryEvent, due_ms: int) -> Step:
         text += f" to level {event.level}"
     is_delivered = event.event == "delivered" and event.time_ms is not None and event.epoch <= 1
     return Step(
-        text,
-        _TONES.get(event.event, ""),
-        event.time or event.after,
-        event.time_ms is None,
-        event.group,
-        event.epoch,
-        _NEXT.get(event.event, "then") if event.next_ms is not None else "",
-        event.next,
-        max(0, event.time_ms - due_ms) if is_delivered and event.time_ms is not None and due_ms else None,
-        event.error,
-        event.computed,
+        text=text,
+        tone=_TONES.get(event.event, ""),
+        at=event.time or event.after,
+        is_after=event.time_ms is None,
+        group=event.group,
+        attempt=event.epoch,
+        next_text=_NEXT.get(event.event, "then") if event.next_ms is not None else "",
+        next_at=event.next,
+        late_ms=max(0, event.time_ms - due_ms)
+        if is_delivered and event.time_ms is not None and due_ms
+        else None,
+        error=event.error,
+        is_computed=event.computed,
     )
 
 

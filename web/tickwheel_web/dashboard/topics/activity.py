@@ -48,14 +48,14 @@ def hour(minutes: Sequence[Minute]) -> Hour:
     backlog = [None if one.counts is None else float(one.counts.backlog) for one in minutes]
     known = [number for number, one in enumerate(minutes) if one.counts is not None]
     return Hour(
-        minutes,
-        [_title(one) for one in minutes],
-        rates,
-        marks(max(value or 0 for values in rates.values() for value in values), is_whole=False),
-        backlog,
-        marks(max(value or 0 for value in backlog)),
-        minutes[known[0]].since if known[0] else None,
-        len(known) < len(minutes) - known[0],
+        minutes=minutes,
+        titles=[_title(one) for one in minutes],
+        rates=rates,
+        rate_marks=marks(max(value or 0 for values in rates.values() for value in values), is_whole=False),
+        backlog=backlog,
+        backlog_marks=marks(max(value or 0 for value in backlog)),
+        since=minutes[known[0]].since if known[0] else None,
+        has_gaps=len(known) < len(minutes) - known[0],
     )
 
 

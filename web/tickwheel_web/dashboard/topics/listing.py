@@ -56,13 +56,13 @@ async def topics(viewed: Viewed) -> Response:
         "topics/topics.html",
         rows=[
             Row(
-                one,
-                _backlog(one),
-                sum(group.leased for group in one.groups),
-                letters.get(f"{one.name}{DEAD_SUFFIX}", 0),
-                len(infos[one.name].shards) if one.name in infos else 0,
-                told(infos[one.name].settings) if one.name in infos else "",
-                lately.of_topic(one.name),
+                stats=one,
+                backlog=_backlog(one),
+                in_flight=sum(group.leased for group in one.groups),
+                dead=letters.get(f"{one.name}{DEAD_SUFFIX}", 0),
+                shards=len(infos[one.name].shards) if one.name in infos else 0,
+                settings=told(infos[one.name].settings) if one.name in infos else "",
+                activity=lately.of_topic(one.name),
             )
             for one in part.rows
         ],

@@ -36,7 +36,13 @@ def test_the_documents_comment() -> None:
 @table("head", ["vitess_message", "tickwheel_message"])
 def test_what_is_optional_may_be_left_out(head: str) -> None:
     assert parse_comment(f" {head} , {MANDATORY.replace(',', ' , ')},", "t") == MessageSettings(
-        1_000, None, 0, 2_000, 3, 4, 5_000
+        ack_wait_ms=1_000,
+        min_backoff_ms=None,
+        max_backoff_ms=0,
+        purge_after_ms=2_000,
+        batch_size=3,
+        cache_size=4,
+        poller_interval_ms=5_000,
     )
 
 

@@ -156,7 +156,12 @@ def run(broker: Broker, life: Life) -> ArchiveReport:
     nothing: Any = None
     client: Any = Client(broker, life)
     work = archiving._Run(
-        nothing, client, archive_at(SimulatedFiles(life)), BrokerPlace(broker), 100, life.world.now_ms
+        spark=nothing,
+        client=client,
+        archive=archive_at(SimulatedFiles(life)),
+        place=BrokerPlace(broker),
+        rows_per_task=100,
+        now_ms=life.world.now_ms,
     )
     return work.work(timedelta(), (), ("acked",), purge=False, dry_run=False)
 

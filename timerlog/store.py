@@ -118,7 +118,9 @@ class Store:
             # What was due before its first tick is due at it: the wheel stands one tick before.
             wheel = TimerWheel(opened.tables.directory, opened.first_tick_ms(now_ms) - 1, opened.reserve)
             try:
-                return cls(opened, wheel, disk, settings, now_ms, healer)
+                return cls(
+                    opened=opened, wheel=wheel, disk=disk, settings=settings, now_ms=now_ms, healer=healer
+                )
             except BaseException:
                 wheel.close()
                 raise
@@ -129,6 +131,7 @@ class Store:
 
     def __init__(
         self,
+        *,
         opened: Opened,
         wheel: TimerWheel,
         disk: Disk,
@@ -145,18 +148,41 @@ class Store:
         self.tables.native.max_body_bytes = settings.max_body_bytes
         self.tables.native.max_frame_bytes = settings.max_frame_bytes
         engine = Engine(
-            settings, self.log, self.tables, self.applier, wheel, self.reserve, self.spare, healer
+            settings=settings,
+            log=self.log,
+            tables=self.tables,
+            applier=self.applier,
+            wheel=wheel,
+            reserve=self.reserve,
+            spare=self.spare,
+            healer=healer,
         )
         self._engine = engine
         self.writer = writer = LogWriter(engine)
         self.changes = engine.changes
         self.checkpoints = Checkpoints(
-            disk, self.log, self.tables, self._tick_ms, self.reserve, self.spare, now_ms
+            disk=disk,
+            log=self.log,
+            tables=self.tables,
+            tick_ms=self._tick_ms,
+            reserve=self.reserve,
+            spare=self.spare,
+            now_ms=now_ms,
         )
         self.fill_wheel = FillWheel(engine, writer)
         self.fill_wheel.fill()
         self.space = space = Space(engine, lambda: self.checkpoints.size_bytes)
 
+        self._make_calls(engine, writer, space)
+        self._make_services(engine, writer)
+
+        self.log.base_payload = self._base_payload
+        self.log.complete_roll()
+        self._begin_timeline(now_ms)
+        self.checkpoints.begin_changes()
+
+    def _make_calls(self, engine: Engine, writer: LogWriter, space: Space) -> None:
+        """What requests call."""
         self.topics = topics = Topics(engine, writer, space)
         self.groups = groups = Groups(engine, writer, space, topics)
         self.holders = holders = Holders(engine, groups)
@@ -164,29 +190,58 @@ class Store:
         self.deliver = Deliver(engine, writer, topics, groups)
         self.commit = commit = Commit(engine, writer, space, produce)
         self.dead_letters = dead = DeadLetters(engine, topics, commit)
-        self.settle = settle = Settle(engine, writer, topics, groups, holders, dead)
-        self.change = change = Change(engine, writer, groups, commit, settle)
+        self.settle = settle = Settle(
+            engine=engine, writer=writer, topics=topics, groups=groups, holders=holders, dead_letters=dead
+        )
+        self.change = change = Change(
+            engine=engine, writer=writer, groups=groups, commit=commit, settle=settle
+        )
         self.select = select = Select(engine, topics)
-        self.replay_dead = ReplayDead(engine, writer, topics, groups, produce, commit, settle, change, select)
-        self.prepared = Prepared(engine, writer, topics, groups, produce, commit, change, select)
-        self.transactions = Transactions(engine, produce, commit, settle, change)
+        self.replay_dead = ReplayDead(
+            engine=engine,
+            writer=writer,
+            topics=topics,
+            groups=groups,
+            produce=produce,
+            commit=commit,
+            settle=settle,
+            change=change,
+            select=select,
+        )
+        self.prepared = Prepared(
+            engine=engine,
+            writer=writer,
+            topics=topics,
+            groups=groups,
+            produce=produce,
+            commit=commit,
+            change=change,
+            select=select,
+        )
+        self.transactions = Transactions(
+            engine=engine, produce=produce, commit=commit, settle=settle, change=change
+        )
         self.look = Look(engine, topics, groups)
-
-        self.enqueue_get = EnqueueGet(engine)
-        self.enqueue_put = EnqueuePut(wheel)
-        self.dequeue_get = DequeueGet(wheel)
-        self.dequeue_get_message = DequeueGetMessage(engine)
-        self.dequeue_put_message = DequeuePutMessage(engine, writer, settle)
-
-        self.dropper = Dropper(self.log, self.tables, self.checkpoints, disk, self.reserve, self.spare)
-        self.purger = Purger(engine, self.dropper, lambda: not self.adopter.is_idle)
-        self.adopter = Adopter(engine, disk, lambda: self.purger.is_running)
         self.bulk = Plans(engine, writer, topics)
 
-        self.log.base_payload = self._base_payload
-        self.log.complete_roll()
-        self._begin_timeline(now_ms)
-        self.checkpoints.begin_changes()
+    def _make_services(self, engine: Engine, writer: LogWriter) -> None:
+        """What goes on beside requests."""
+        self.enqueue_get = EnqueueGet(engine)
+        self.enqueue_put = EnqueuePut(self.wheel)
+        self.dequeue_get = DequeueGet(self.wheel)
+        self.dequeue_get_message = DequeueGetMessage(engine)
+        self.dequeue_put_message = DequeuePutMessage(engine, writer, self.settle)
+
+        self.dropper = Dropper(
+            log=self.log,
+            tables=self.tables,
+            checkpoints=self.checkpoints,
+            disk=self.disk,
+            reserve=self.reserve,
+            spare=self.spare,
+        )
+        self.purger = Purger(engine, self.dropper, lambda: not self.adopter.is_idle)
+        self.adopter = Adopter(engine, self.disk, lambda: self.purger.is_running)
 
     def _begin_timeline(self, now_ms: int) -> None:
         """Before anything is given out, if a part of the log was lost. In a log that several machines share the next

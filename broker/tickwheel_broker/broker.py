@@ -10,25 +10,26 @@ from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel_broker.background.bulk_jobs import BulkJobs
 from tickwheel_broker.background.forecasts import Forecasts
 from tickwheel_broker.background.housekeeping import Housekeeping
-from tickwheel_broker.background.probing import Probing
 from tickwheel_broker.background.purge import Purging
 from tickwheel_broker.background.queries import Queries
 from tickwheel_broker.background.readers import Readers
 from tickwheel_broker.background.retention import Retention
-from tickwheel_broker.background.schedules import Schedules
 from tickwheel_broker.background.steps import StepRunner
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Delivery, Taker
+from tickwheel_broker.delivery.delivery import Delivery
+from tickwheel_broker.delivery.probing import Probing
+from tickwheel_broker.delivery.subscriptions import Fetches, Subscriptions
+from tickwheel_broker.delivery.takers import Taker
 from tickwheel_broker.documents.endpoints import Endpoints
+from tickwheel_broker.documents.schedules import Schedules
 from tickwheel_broker.group_commit import Committer, DiskCommitter, GroupCommit, InPlace, SyncRunner
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.net.receive_room import ReceiveRoom
 from tickwheel_broker.net.turns import Turns, counted_ns
 from tickwheel_broker.security.access import Access
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Fetches, Subscriptions
 from timerlog.store import Store
 
 
@@ -38,6 +39,7 @@ class Broker:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         store: Store,
         clock: Clock,
@@ -55,8 +57,8 @@ class Broker:
         self.lifetime = Lifetime(clock)
         self.counters = Counters()
         self.commit = GroupCommit(
-            store,
-            committer or DiskCommitter(runner),
+            store=store,
+            committer=committer or DiskCommitter(runner),
             on_durable=lambda: self.services.durable_moved(),
             durability=settings.durability,
             sync_interval_s=settings.sync_interval_ms / 1_000,
@@ -65,41 +67,92 @@ class Broker:
         self.receive_room = ReceiveRoom(settings.max_receive_bytes)
         self.turns = Turns(counted_ns()) if isinstance(runner, InPlace) else Turns()
         self.queries = Queries(
-            store.log, store.tables, clock, settings.max_frame_bytes, self.commit.tell, store.select.heal,
-            self.counters.refusal,
-        )  # fmt: skip
-        self.forecasts = Forecasts(store.look, clock)
-        self.delivery = Delivery(
-            store.deliver, store.groups, store.holders, clock, nursery, self._deliver, self.commit.be_patient
+            log=store.log,
+            tables=store.tables,
+            clock=clock,
+            max_frame_bytes=settings.max_frame_bytes,
+            tell=self.commit.tell,
+            heal=store.select.heal,
+            refusal=self.counters.refusal,
         )
+        self.forecasts = Forecasts(store.look, clock)
+        self._make_delivery(nursery)
+        self._make_background(runner)
+
+    def _make_delivery(self, nursery: trio.Nursery) -> None:
+        store, clock = self.store, self.clock
+        self.delivery = Delivery(
+            leases=store.deliver,
+            groups=store.groups,
+            holders=store.holders,
+            clock=clock,
+            nursery=nursery,
+            deliver=self._deliver,
+            on_wake=self.commit.be_patient,
+        )
+        self.readers = Readers(store.groups, clock)
+        self.subscriptions = Subscriptions(
+            groups=store.groups,
+            holders=store.holders,
+            leases=store.deliver,
+            settle=store.settle,
+            clock=clock,
+            commit=self.commit,
+            delivery=self.delivery,
+            readers=self.readers,
+            rest=self.rest,
+        )
+        self.probing = Probing(store.deliver, store.holders, self.delivery)
+        self.fetches = Fetches(
+            groups=store.groups,
+            holders=store.holders,
+            settle=store.settle,
+            clock=clock,
+            delivery=self.delivery,
+            readers=self.readers,
+            subscriptions=self.subscriptions,
+            probing=self.probing,
+        )
+        store.holders.stands_still = self.subscriptions.stands_still
+        store.holders.fetched_unseen = self.probing.fetched_unseen
+
+    def _make_background(self, runner: SyncRunner) -> None:
+        """What goes on beside connections."""
+        store, clock, settings = self.store, self.clock, self.settings
         self.services = Services(
             store, clock, max_backlog_messages=settings.max_backlog_messages, publish=self.publish
         )
         self.schedules = Schedules(
-            store.change, store.select, store.produce, store.commit, store.topics, store.tables, clock,
-            self.publish,
-        )  # fmt: skip
-        self.retention = Retention(store.change, store.select, store.tables, clock, self.publish)
-        self.purging = Purging(store.purger, clock, self.services, settings, StepRunner(self.commit, runner))
+            change=store.change,
+            select=store.select,
+            produce=store.produce,
+            commit=store.commit,
+            topics=store.topics,
+            tables=store.tables,
+            clock=clock,
+            rest=self.rest,
+        )
+        self.retention = Retention(
+            change=store.change, select=store.select, tables=store.tables, clock=clock, rest=self.rest
+        )
+        self.purging = Purging(
+            purger=store.purger,
+            clock=clock,
+            services=self.services,
+            settings=settings,
+            steps=StepRunner(self.commit, runner),
+        )
         self.bulk_jobs = BulkJobs(
-            store.adopter, clock, settings.data_dir, StepRunner(self.commit, runner), self.publish
+            adopter=store.adopter,
+            clock=clock,
+            data_dir=settings.data_dir,
+            steps=StepRunner(self.commit, runner),
+            rest=self.rest,
         )
-        self.readers = Readers(store.groups, clock, self.publish)
         self.endpoints = Endpoints(
-            store.change, store.groups, store.tables, self.readers, clock, self.publish
+            change=store.change, groups=store.groups, tables=store.tables, readers=self.readers, clock=clock
         )
-        self.housekeeping = Housekeeping(store, clock, self.readers, self.publish)
-        self.subscriptions = Subscriptions(
-            store.groups, store.holders, store.deliver, store.settle, clock, self.commit, self.delivery,
-            self.readers, self.publish,
-        )  # fmt: skip
-        self.probing = Probing(store.deliver, store.holders, self.delivery)
-        self.fetches = Fetches(
-            store.groups, store.holders, store.settle, clock, self.delivery, self.readers, self.subscriptions,
-            self.probing, self.publish,
-        )  # fmt: skip
-        store.holders.stands_still = self.subscriptions.stands_still
-        store.holders.fetched_unseen = self.probing.fetched_unseen
+        self.housekeeping = Housekeeping(store, clock, self.readers, self.rest)
 
     async def run(self) -> None:
         """Group commit, the five services and what goes on beside them. Raises SyncFailed when the disk fails."""
@@ -128,7 +181,13 @@ class Broker:
                 body = Revoke(subscription.number, revoked.ids, revoked.epochs)
                 self.commit.tell(subscription.outgoing, encode_frame(FrameType.REVOKE, 0, encode_body(body)))
             self.delivery.wake_holder(revoked.holder)
-        self.commit.mark_dirty()
+        if self.store.log.appended_position > self.store.log.durable_position:
+            self.commit.mark_dirty()
+
+    async def rest(self) -> None:
+        """Between two steps of work that takes long: publish, then let others have their turn."""
+        self.publish()
+        await trio.lowlevel.checkpoint()
 
     def drain(self) -> None:
         """Take no more sends and deliver nothing more: the broker is about to stop."""

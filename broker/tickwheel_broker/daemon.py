@@ -23,7 +23,7 @@ from tickwheel_broker.background.collector import spare_collector
 from tickwheel_broker.bell import Bell
 from tickwheel_broker.broker import Broker
 from tickwheel_broker.children.all import Children, open_children
-from tickwheel_broker.clock import Clock, SystemClock
+from tickwheel_broker.clock.clock import Clock, SystemClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.server import Server
 from tickwheel_broker.errors import LogNotWritten, first_error, from_store
@@ -54,6 +54,7 @@ class Running:
 
     def __init__(
         self,
+        *,
         urls: list[str],
         settings: Settings,
         certificates: Certificates | None = None,
@@ -169,7 +170,15 @@ async def serve(settings: Settings, *, clock: Clock | None = None, ready: Ready 
         closing(await open_watching(settings, certificates)) as watching,
         closing(await open_children(settings)) as children,
     ):
-        await _serve_watched(children.settings, clock, ready, certificates, access, watching, children)
+        await _serve_watched(
+            settings=children.settings,
+            clock=clock,
+            ready=ready,
+            certificates=certificates,
+            access=access,
+            watching=watching,
+            children=children,
+        )
     _log.info("stopped")
 
 
@@ -196,7 +205,14 @@ async def _serve_watched(
             if listeners is None:
                 listeners = await open_listeners(settings, certificates)
             urls = [one.url for one in listeners]
-            running = Running(urls, settings, certificates, access, watching, children)
+            running = Running(
+                urls=urls,
+                settings=settings,
+                certificates=certificates,
+                access=access,
+                watching=watching,
+                children=children,
+            )
             await _serve_store(store, clock, listeners, ready, running)
         except* (SyncFailed, StoreError, OSError) as group:
             raise explain(first_error(group), store.check_directory) from group
@@ -348,7 +364,14 @@ async def _serve_store(
 ) -> None:
     with SyncThread() as sync_thread:
         async with trio.open_nursery() as nursery:
-            broker = Broker(running.settings, store, clock, sync_thread, nursery, running.access)
+            broker = Broker(
+                settings=running.settings,
+                store=store,
+                clock=clock,
+                runner=sync_thread,
+                nursery=nursery,
+                access=running.access,
+            )
             if running.children is not None:
                 nursery.start_soon(running.children.run, running.urls, running.wait_stopped)
             await serve_broker(broker, listeners, ready, running, nursery)

@@ -252,10 +252,10 @@ class GroupCommit:
 
     def __init__(
         self,
+        *,
         store: Syncing,
         committer: Committer,
         on_durable: Callable[[], None],
-        *,
         durability: Durability = "always",
         sync_interval_s: float = 1.0,
         is_about_to_deliver: Callable[[], bool] = lambda: False,

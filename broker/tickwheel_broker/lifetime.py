@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import trio
 
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 
 
 class Lifetime:

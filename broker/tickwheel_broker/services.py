@@ -22,7 +22,7 @@ import trio
 
 from tickwheel_broker import logs
 from tickwheel_broker.bell import Bell
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.errors import advice_for
 from timerlog.engine.look import Look
 from timerlog.errors import DiskFull

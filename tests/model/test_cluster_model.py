@@ -17,8 +17,8 @@ from tests.support.cluster.replicas import GENESIS, SETTINGS
 from tests.support.native.driver import NOW_MS
 from tests.support.run.profile import amount, seed
 from tests.support.stores.damage import flip
-from tickwheel_broker.clock import TrioClock
-from tickwheel_broker.cluster import healing
+from tickwheel_broker.clock.clock import TrioClock
+from tickwheel_broker.sharedlog import healing
 from tickwheel_simulation.cluster.assigner import Assigner
 from tickwheel_simulation.cluster.partition import Line, Partition, PartitionFaults
 from tickwheel_simulation.determinism import repeatable

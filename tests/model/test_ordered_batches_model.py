@@ -64,7 +64,7 @@ class Episode:
         run = self.random.choice([1, 2, 3, 3])
         asked = AsAnswer(1, self.random.choice([None, 5_000]), run)
         limit = self.random.choice([100, 100, 1, 2])
-        frame = self.store.deliver.fetch(self.group, 0, self.group, limit, 1 << 20, self.now_ms, asked)
+        frame = self.store.deliver.fetch(self.group, 0, self.group, limit, 1 << 20, self.now_ms, asked=asked)
         found = list(zip(*delivered(frame), strict=True)) if frame else []
         expected = {key: self._next_of(key, run) for key in KEYS}
         given = {key: [one for one, _ in found if self.known[one].key == key] for key in KEYS}
@@ -102,7 +102,9 @@ class Episode:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.store.deliver._engine, "link", _no_space)
             try:
-                self.store.deliver.fetch(self.group, 0, 1, 100, 1 << 20, self.now_ms, AsAnswer(1, None, 3))
+                self.store.deliver.fetch(
+                    self.group, 0, 1, 100, 1 << 20, self.now_ms, asked=AsAnswer(1, None, 3)
+                )
             except DiskFull:
                 assert expected or self.loose
             else:

@@ -17,7 +17,7 @@ from tests.support.native.driver import NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, delivered
 from tests.support.run.profile import examples
 from timerlog.commitlog.records import Outbound, send_payload
-from timerlog.engine.deliver import AsAnswer
+from timerlog.engine.deliver import AsAnswer, NoFrame
 from timerlog.layout import IN_A_CHAIN, DeliveryState
 from timerlog.store import Store
 from timerlog.tables.tables import remove_derived_files
@@ -87,7 +87,7 @@ class OrderingMachine(RuleBasedStateMachine):
     @rule()
     def nothing_waits_for_another_one(self) -> None:
         self.ignore_order(True)
-        while self.store.deliver.fetch(self.group, 0, 1, 100, 1 << 20, self.now_ms) is not None:
+        while self.store.deliver.fetch(self.group, 0, 1, 100, 1 << 20, self.now_ms) is not NoFrame.NOTHING:
             pass
         native = self.store.tables.native.groups[self.group]
         rows = self.store.tables.groups[self.group].deliveries.items
@@ -97,7 +97,7 @@ class OrderingMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 5), run=st.sampled_from([1, 1, 2, 3]))
     def fetch(self, limit: int, run: int = 1) -> None:
         asked = AsAnswer(1, None, run)
-        frame = self.store.deliver.fetch(self.group, 0, self.group, limit, 1 << 20, self.now_ms, asked)
+        frame = self.store.deliver.fetch(self.group, 0, self.group, limit, 1 << 20, self.now_ms, asked=asked)
         if not frame:
             return
         self.batch += 1

@@ -182,7 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
         frame = self.store.deliver.fetch(
             self.groups[topic_id], self.holders[topic_id], 1, limit, MIB, self.now_ms
         )
-        if frame is None:
+        if not frame:
             return
         for message_id, epoch in zip(*delivered(frame), strict=True):
             message = self.messages[message_id]

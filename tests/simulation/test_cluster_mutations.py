@@ -10,9 +10,9 @@ import trio
 
 from tests.simulation.seeds import in_order
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.cluster.node import Node
-from tickwheel_broker.cluster.replicator import Replicator
-from tickwheel_broker.cluster.shared_log import AppendFailed
+from tickwheel_broker.sharedlog.node import Node
+from tickwheel_broker.sharedlog.replicator import Replicator
+from tickwheel_broker.sharedlog.shared_log import AppendFailed
 from tickwheel_simulation import run
 from tickwheel_simulation.run import run_seed
 from timerlog.recovery.opening import Recovery

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.seeds import in_order, seeds
 from tests.support.run.profile import SEED
-from tickwheel_broker.cluster import node
+from tickwheel_broker.sharedlog import node
 from tickwheel_simulation.cluster import cuts
 from tickwheel_simulation.cluster.cuts import run_cuts
 from tickwheel_simulation.oracle import Violation

@@ -146,7 +146,9 @@ def test_what_was_written_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None
         return code
 
     monkeypatch.setattr(Receiving, "_answer", forgetful)
-    assert found("is given to another, while a client has it", "is at attempt", "is stale in", "two holders")
+    assert found(
+        "is given to another, while a client has it", "is at attempt", "is stale in", "two holders", first=2
+    )
 
 
 def test_a_recall_that_came_too_late_and_is_told_to_be_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

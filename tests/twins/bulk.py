@@ -81,7 +81,16 @@ def check(
         start = MESSAGE_HEAD_BYTES + key_bytes + headers_bytes
         order = rest[start : start + order_bytes]
         sizes = key_bytes, headers_bytes, body_bytes
-        if not _is_sound(store, topic_id, message_id, due_ms, priority, sizes, key, order):
+        if not _is_sound(
+            store=store,
+            topic_id=topic_id,
+            message_id=message_id,
+            due_ms=due_ms,
+            priority=priority,
+            sizes=sizes,
+            key=key,
+            order=order,
+        ):
             return BAD_MESSAGE, at, next_id, filled
         hash_ = key_hash(store.key_topic(topic_id), key) if key else 0
         flags = ORDERED if order else 0

@@ -124,7 +124,15 @@ def apply_moved(store: TwinStore, position: int) -> tuple[int, int]:
     stop, group_id = _check_groups(store, entries, HEAD.unpack_from(inner)[5], seq)
     if stop != REPLAYED:
         return stop, group_id
-    _set_row(store, inner, position + before, seq, version, state, flags)
+    _set_row(
+        store=store,
+        inner=inner,
+        position=position + before,
+        seq=seq,
+        version=version,
+        state=state,
+        flags=flags,
+    )
     if state == READY:
         for group_id, epoch, base_epoch, of_group, of_flags, time_ms in entries:
             delivery, group = store.deliveries[group_id][seq], store.groups[group_id]

@@ -175,7 +175,15 @@ def write_segments(
     a message that ``refusals`` would have named, ``OSError``."""
     if syncs is None:
         with Syncs() as own:
-            written = write_segments(plan, topics, columns, reserve, directory, name, own)
+            written = write_segments(
+                plan=plan,
+                topics=topics,
+                columns=columns,
+                reserve=reserve,
+                directory=directory,
+                name=name,
+                syncs=own,
+            )
             own.wait()
         return written
     if isinstance(topics, str):
@@ -254,10 +262,10 @@ class _Writer:
         if columns.orders is not None:
             priorities = np.where(columns.orders.lengths > 0, np.uint8(ORDERED_PRIORITY), priorities)
         return native_bulk.Columns(
-            self._plan.created_ms,
-            self._topic_ids,
-            self._deliver_at_ms,
-            np.ascontiguousarray(priorities, np.uint8),
+            created_ms=self._plan.created_ms,
+            topic_ids=self._topic_ids,
+            deliver_at_ms=self._deliver_at_ms,
+            priorities=np.ascontiguousarray(priorities, np.uint8),
             keys=_as_c(columns.keys),
             headers=_as_c(columns.headers),
             orders=_as_c(columns.orders),

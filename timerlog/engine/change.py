@@ -103,6 +103,7 @@ class Change:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         writer: LogWriter,
         groups: Groups,

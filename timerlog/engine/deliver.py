@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum, auto
+from typing import Final, Literal
 
 import numpy as np
 
@@ -64,6 +65,18 @@ class AsAnswer:
     ordered_batch: int = 1
 
 
+class NoFrame(Enum):
+    """Why a group has nothing to give out now. False, as every frame is true."""
+
+    NOTHING = auto()
+    """No message waits."""
+    AGAIN = auto()
+    """So many messages were passed over that the call came to its end: call again."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
 @dataclass(slots=True)
 class Limits:
     """``rate``: deliveries a second, 0: any; ``cache_room``: messages that may still be given out un-acked."""
@@ -113,13 +126,12 @@ class Deliver:
         limit: int,
         limit_bytes: int,
         now_ms: int,
-        asked: AsAnswer | None = None,
         *,
+        asked: AsAnswer | None = None,
         tells_attempts: bool = False,
-    ) -> bytes | None:
+    ) -> bytes | NoFrame:
         """Leases up to ``limit`` messages to a holder and returns them as one DELIVER frame, or FETCH_OK if they were
-        ``asked`` for; with a column of attempts if it is an answer, or if it ``tells_attempts``. None when none waits,
-        an empty one when it should be called again, because so many were passed over.
+        ``asked`` for; with a column of attempts if it is an answer, or if it ``tells_attempts``.
 
         Raises ``UnknownGroup``, ``DiskFull`` when the leases cannot be logged, and ``BeingHealed``; the messages wait
         on.
@@ -134,7 +146,7 @@ class Deliver:
         limit_bytes = max(1, min(limit_bytes, room))
         count, frame_bytes = self._select(group_id, limit, limit_bytes, run_limit, now_ms)
         if not count:
-            return b"" if frame_bytes == 1 else None
+            return NoFrame.AGAIN if frame_bytes == 1 else NoFrame.NOTHING
         scratch, group = self._scratch, self._native.groups[group_id]
         seqs, epochs, until_ms = scratch.seqs[:count], scratch.epochs[:count], scratch.times[:count]
         if asked is not None and asked.lease_ms is not None:
@@ -144,7 +156,7 @@ class Deliver:
         if len(damaged := self._engine.damaged(ids)):
             delivery.unselect(self._native, group_id, seqs)
             self._set_aside(damaged)
-            return b""
+            return NoFrame.AGAIN
         try:
             self._engine.link(until_ms, seqs, epochs, group_id)
             runs = self._engine.runs(seqs, epochs, until_ms)

@@ -34,6 +34,7 @@ class Prepared:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         writer: LogWriter,
         topics: Topics,

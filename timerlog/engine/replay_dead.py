@@ -39,6 +39,7 @@ class ReplayDead:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         writer: LogWriter,
         topics: Topics,

@@ -67,6 +67,7 @@ class Settle:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         writer: LogWriter,
         topics: Topics,
@@ -103,7 +104,13 @@ class Settle:
 
     def _release(self, group_id: int, holder: int, now_ms: int, limit: int) -> int:
         count = delivery.held_by(
-            self._native, group_id, holder, 0, limit, self._scratch.seqs, self._scratch.epochs
+            store=self._native,
+            group_id=group_id,
+            holder=holder,
+            from_seq=0,
+            limit=limit,
+            seqs=self._scratch.seqs,
+            epochs=self._scratch.epochs,
         )
         if not count:
             return 0

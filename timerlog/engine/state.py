@@ -73,6 +73,7 @@ class Engine:
 
     def __init__(
         self,
+        *,
         settings: StoreSettings,
         log: CommitLog,
         tables: Tables,

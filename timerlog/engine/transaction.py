@@ -23,6 +23,7 @@ class OpenTransaction:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         produce: Produce,
         commit: Commit,
@@ -121,7 +122,7 @@ class Transactions:
     """Begins transactions."""
 
     def __init__(
-        self, engine: Engine, produce: Produce, commit: Commit, settle: Settle, change: Change
+        self, *, engine: Engine, produce: Produce, commit: Commit, settle: Settle, change: Change
     ) -> None:
         self._engine, self._produce, self._commit = engine, produce, commit
         self._settle, self._change = settle, change
@@ -131,5 +132,11 @@ class Transactions:
         when it is repeated. Raises ``BadTransactionId``."""
         check_transaction_id(transaction_id)
         return OpenTransaction(
-            self._engine, self._produce, self._commit, self._settle, self._change, transaction_id, now_ms
+            engine=self._engine,
+            produce=self._produce,
+            commit=self._commit,
+            settle=self._settle,
+            change=self._change,
+            transaction_id=transaction_id,
+            now_ms=now_ms,
         )

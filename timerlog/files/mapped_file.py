@@ -59,11 +59,11 @@ class Region:
 
     def __init__(
         self,
+        *,
         path: Path | None,
         room_bytes: int,
         lender: Lender | None = None,
         never_used: Sequence[tuple[int, int]] = (),
-        *,
         first: int = 0,
         lowest: Callable[[], int] | None = None,
         moved: Callable[[], None] | None = None,
@@ -104,7 +104,7 @@ class Region:
         """One that starts empty, whatever file was there, and does not move."""
         if path is not None:
             path.unlink(missing_ok=True)
-        return cls(path, room_bytes, lender)
+        return cls(path=path, room_bytes=room_bytes, lender=lender)
 
     def _first_window(self, first: int, size: int) -> Window:
         if self._lowest is None:

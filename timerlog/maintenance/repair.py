@@ -383,7 +383,7 @@ class _Mending:
     def _try_out(self, log: MappedLog) -> None:
         """Replays the log in memory; records that make no sense any more are filled, too."""
         while True:
-            tables = Tables(None, log.log_id, StoreSettings())
+            tables = Tables(directory=None, log_id=log.log_id, settings=StoreSettings())
             try:
                 self._tell(log, tables, self._replay(log, tables))
                 return

@@ -68,6 +68,7 @@ class Dropper:
 
     def __init__(
         self,
+        *,
         log: CommitLog,
         tables: Tables,
         checkpoints: Checkpoints,

@@ -214,9 +214,16 @@ class Purger:
         for at, stop in self._tables.spans(first_id, end_id, _SURVEY_ROWS):
             look.piece(rebuild.used(self._native, at, stop))
             purge.survey(
-                self._native, at, stop, self._now_ms, survey.bases[0], log.segment_bytes,
-                survey.live, survey.live_bytes, survey.dead,
-            )  # fmt: skip
+                store=self._native,
+                from_id=at,
+                end_id=stop,
+                now_ms=self._now_ms,
+                first=survey.bases[0],
+                segment_bytes=log.segment_bytes,
+                live=survey.live,
+                live_bytes=survey.live_bytes,
+                dead=survey.dead,
+            )
             self._surveyed_rows += stop - at
             yield None
         self._tables.empty.put(look.found(end_id))
@@ -351,7 +358,14 @@ class Purger:
     def _plan(self, start: int, end: int) -> purge.Plan:
         limit = min(start + STEP_BYTES, end)
         return purge.plan(
-            self._native, start, limit, end, self._now_ms, STEP_MESSAGES, self._dead, self._damaged
+            store=self._native,
+            start=start,
+            limit=limit,
+            end=end,
+            now_ms=self._now_ms,
+            capacity=STEP_MESSAGES,
+            dead=self._dead,
+            damaged=self._damaged,
         )
 
     def _apply_moved(self, start: int, end: int) -> None:

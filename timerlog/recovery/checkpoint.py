@@ -129,6 +129,7 @@ class Checkpoints:
 
     def __init__(
         self,
+        *,
         disk: Disk,
         log: CommitLog,
         tables: Tables,

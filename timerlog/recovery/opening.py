@@ -101,7 +101,13 @@ def open_directory(
     with ExitStack() as undo:  # what to close when opening fails half-way
         headers = {segment: read_segment_header(disk, segment) for segment in disk.segments()}
         if any(headers.values()):
-            recovery = Recovery(directory, disk, settings, without_purged(disk, headers), undo)
+            recovery = Recovery(
+                directory=directory,
+                disk=disk,
+                settings=settings,
+                headers=without_purged(disk, headers),
+                undo=undo,
+            )
             recovery.refuse_damage()
             opened = recovery.catch_up(recovery.end)
             derive(opened.tables, keys_are_kept=recovery.keys_are_kept)
@@ -162,7 +168,7 @@ def create(
         remove_derived_files(directory)
         (directory / "topics").mkdir(mode=0o750, exist_ok=True)
     reserve = Reserve(disk, settings.disk_reserve_bytes)
-    tables = Tables(directory, log_id, settings, reserve)
+    tables = Tables(directory=directory, log_id=log_id, settings=settings, lender=reserve)
     undo.callback(tables.close)
     tables.answers = RememberedAnswers(settings.segment_bytes)
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, addresses, durability or OnDisk())
@@ -182,13 +188,13 @@ class Recovery:
 
     def __init__(
         self,
+        *,
         directory: Path | None,
         disk: Disk,
         settings: StoreSettings,
         headers: dict[int, SegmentHeader | None],
         undo: ExitStack,
         durability: Durability | None = None,
-        *,
         is_replica: bool = False,
     ) -> None:
         """Opens the segments and reads what is new in them. Raises ``DamagedLog``, ``UnsupportedFormat``,
@@ -364,7 +370,13 @@ class Recovery:
         known: dict[str, Any] = {}
         if trusted is not None:
             known = {"gaps": trusted.base.gaps, "first_id": trusted.base.first_id, "empty": trusted.empty}
-        return Tables(self._directory, self.log_id, self._settings, self._reserve, **known)
+        return Tables(
+            directory=self._directory,
+            log_id=self.log_id,
+            settings=self._settings,
+            lender=self._reserve,
+            **known,
+        )
 
     def _first_record(self) -> int:
         first = min(self._headers) + SEGMENT_HEADER_BYTES

@@ -51,7 +51,7 @@ _PURGED: Final = bytes(kind == RecordType.PURGED for kind in range(256))
 class Follower:
     """One replica. ``take`` has what comes next; ``promote`` ends it."""
 
-    def __init__(self, opened: Opened, disk: Disk, place: Place, places: Places, now_ms: int) -> None:
+    def __init__(self, *, opened: Opened, disk: Disk, place: Place, places: Places, now_ms: int) -> None:
         self._opened, self._disk, self.places = opened, disk, places
         self._log, self._tables = opened.log, opened.tables
         self.reader = Reader(
@@ -64,17 +64,24 @@ class Follower:
         opened.log.start_at(place.end)
         spare = Spare(disk)
         self._checkpoints = Checkpoints(
-            disk,
-            opened.log,
-            opened.tables,
-            lambda: opened.applier.tick_ms,
-            opened.reserve,
-            spare,
-            now_ms,
+            disk=disk,
+            log=opened.log,
+            tables=opened.tables,
+            tick_ms=lambda: opened.applier.tick_ms,
+            reserve=opened.reserve,
+            spare=spare,
+            now_ms=now_ms,
         )
         self._checkpoints.place, self._checkpoints.trimmed = place, opened.applier.trimmed
         self._checkpoints.begin_changes()
-        self._dropper = Dropper(opened.log, opened.tables, self._checkpoints, disk, opened.reserve, spare)
+        self._dropper = Dropper(
+            log=opened.log,
+            tables=opened.tables,
+            checkpoints=self._checkpoints,
+            disk=disk,
+            reserve=opened.reserve,
+            spare=spare,
+        )
         opened.applier.before_purge = self._note_purged
         #: Of this replica's log, also when it is promoted.
         self.healing = Healing(opened.log)
@@ -339,7 +346,7 @@ def open_follower(
         opened.mark = Mark(genesis.timeline, genesis.since_ms)
     opened.applier.tick_ms = max(opened.applier.tick_ms, genesis.began_ms)
     try:
-        return Follower(opened, disk, place, places, now_ms)
+        return Follower(opened=opened, disk=disk, place=place, places=places, now_ms=now_ms)
     except BaseException:
         opened.tables.close()
         opened.log.close()
@@ -364,7 +371,15 @@ def _reopened(
             return None
         try:
             headers = without_purged(disk, headers)
-            recovery = Recovery(directory, disk, settings, headers, undo, Shipped(), is_replica=True)
+            recovery = Recovery(
+                directory=directory,
+                disk=disk,
+                settings=settings,
+                headers=headers,
+                undo=undo,
+                durability=Shipped(),
+                is_replica=True,
+            )
             place = recovery.place or places.last_before(recovery.end) or origin.start
             if (
                 place is None

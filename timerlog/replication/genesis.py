@@ -82,7 +82,10 @@ def pack_genesis(genesis: Genesis) -> bytes:
 
 def genesis_record(genesis: Genesis, clock_ms: int) -> bytes:
     """The record with which a shared log begins."""
-    return pack(Head(Kind.GENESIS, 0, 0, 0, 0, 0, 0, clock_ms), pack_genesis(genesis))
+    return pack(
+        Head(kind=Kind.GENESIS, flags=0, term=0, node=0, seq=0, position=0, chain=0, clock_ms=clock_ms),
+        pack_genesis(genesis),
+    )
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +100,10 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 def upload_record(upload: Upload, clock_ms: int) -> bytes:
     """The record with which the shared log of such a log begins."""
-    return pack(Head(Kind.UPLOAD, 0, 0, 0, 0, 0, 0, clock_ms), msgspec.json.encode(upload))
+    return pack(
+        Head(kind=Kind.UPLOAD, flags=0, term=0, node=0, seq=0, position=0, chain=0, clock_ms=clock_ms),
+        msgspec.json.encode(upload),
+    )
 
 
 def unpack_upload(body: bytes | memoryview) -> Upload:

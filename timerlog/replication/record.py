@@ -185,11 +185,23 @@ class Writer:
         return pack(head, body)
 
     def _head(self, kind: Kind, flags: int, position: int, clock_ms: int) -> Head:
-        head = Head(kind, flags, self._term, self._node, self.seq, position, self._chain, clock_ms)
+        head = Head(
+            kind=kind,
+            flags=flags,
+            term=self._term,
+            node=self._node,
+            seq=self.seq,
+            position=position,
+            chain=self._chain,
+            clock_ms=clock_ms,
+        )
         self.seq += 1
         return head
 
 
 def fence(node: int, term: int, clock_ms: int, body: bytes = b"") -> bytes:
     """The record that begins a term. The rule does not look at the ``body``."""
-    return pack(Head(Kind.FENCE, 0, term, node, 0, 0, 0, clock_ms), body)
+    return pack(
+        Head(kind=Kind.FENCE, flags=0, term=term, node=node, seq=0, position=0, chain=0, clock_ms=clock_ms),
+        body,
+    )

@@ -191,7 +191,13 @@ def open_source(
         try:
             if not any(headers.values()):
                 raise DamagedLog("no segment of the CommitLog has a whole header")
-            recovery = Recovery(None, place.disk, settings, needed(place.disk, headers), undo)
+            recovery = Recovery(
+                directory=None,
+                disk=place.disk,
+                settings=settings,
+                headers=needed(place.disk, headers),
+                undo=undo,
+            )
             recovery.refuse_damage()
             if settings.segment_bytes not in (0, recovery.segment_bytes):
                 raise BadSettings(
@@ -238,7 +244,7 @@ def _own_tables(log_id: int, settings: StoreSettings) -> Iterator[Tables]:
     with tempfile.TemporaryDirectory(prefix="tickwheel-") as name:
         (Path(name) / "topics").mkdir()
         try:
-            with closing(Tables(Path(name), log_id, settings)) as tables:
+            with closing(Tables(directory=Path(name), log_id=log_id, settings=settings)) as tables:
                 tables.answers = RememberedAnswers(settings.segment_bytes)
                 yield tables
         except DiskFull as error:

@@ -28,7 +28,7 @@ class KeyIndex:
 
     def __init__(self, path: Path | None, native: Any, lender: Lender | None = None) -> None:
         self._native = native
-        self.region = Region(path, _MOST_BYTES, lender)
+        self.region = Region(path=path, room_bytes=_MOST_BYTES, lender=lender)
         if self.region.allocated_bytes == 0:
             try:
                 self.region.ensure(_FIRST_BYTES)

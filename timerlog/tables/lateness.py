@@ -58,7 +58,13 @@ class Lateness(Histogram):
         """Takes messages of a ``tw_store``: ids, or numbers in a group's topic; with epochs, the first deliveries
         among them. Returns how many were taken."""
         taken, sum_ms = delivery.count_lateness(
-            store, group_id, values, epochs, now_ms, self._bounds, self.counts
+            store=store,
+            group_id=group_id,
+            values=values,
+            epochs=epochs,
+            now_ms=now_ms,
+            bounds=self._bounds,
+            counts=self.counts,
         )
         self.sum += sum_ms
         return taken

@@ -26,6 +26,7 @@ class Table:
 
     def __init__(
         self,
+        *,
         path: Path | None,
         magic: bytes,
         dtype: np.dtype[Any],
@@ -33,7 +34,6 @@ class Table:
         room_bytes: int,
         lender: Lender | None = None,
         gaps: Sequence[tuple[int, int]] = (),
-        *,
         first: int = 0,
         lowest: Callable[[], int] | None = None,
         moved: Callable[[], None] | None = None,
@@ -43,10 +43,10 @@ class Table:
         self.dtype = dtype
         self._moved = moved
         self.region = Region(
-            path,
-            room_bytes,
-            lender,
-            [self.span(*gap) for gap in gaps],
+            path=path,
+            room_bytes=room_bytes,
+            lender=lender,
+            never_used=[self.span(*gap) for gap in gaps],
             first=self.span(first, first)[0] if first else 0,
             lowest=None if lowest is None else lambda: self.span(lowest(), 0)[0],
             moved=self._tell,

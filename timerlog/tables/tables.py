@@ -88,11 +88,11 @@ class Tables:
 
     def __init__(
         self,
+        *,
         directory: Path | None,
         log_id: int,
         settings: StoreSettings,
         lender: Lender | None = None,
-        *,
         gaps: Sequence[tuple[int, int]] = (),
         first_id: int = 0,
         empty: Sequence[Stretch] = (),
@@ -138,13 +138,13 @@ class Tables:
         self.native.next_id = self.native.first_id = 1
         self.empty = EmptyRows(self.native, empty)
         self.messages = Table(
-            self._path("messages.table"),
-            ROWS_MAGIC,
-            ROW,
-            log_id,
-            ROWS_ROOM,
-            lender,
-            gaps,
+            path=self._path("messages.table"),
+            magic=ROWS_MAGIC,
+            dtype=ROW,
+            log_id=log_id,
+            room_bytes=ROWS_ROOM,
+            lender=lender,
+            gaps=gaps,
             first=first_id,
             lowest=lambda: int(self.native.first_id),
             moved=self._use_rows,
@@ -333,12 +333,12 @@ class Tables:
         self.last_topic_id = max(self.last_topic_id, record.topic_id)
         path = self._path(f"topics/{record.topic_id}.arrivals")
         table = Table(
-            path,
-            ARRIVALS_MAGIC,
-            ARRIVAL,
-            self.log_id,
-            TOPIC_ROOM,
-            self._lender,
+            path=path,
+            magic=ARRIVALS_MAGIC,
+            dtype=ARRIVAL,
+            log_id=self.log_id,
+            room_bytes=TOPIC_ROOM,
+            lender=self._lender,
             first=first_seq,
             lowest=partial(purge.lowest_arrival, self.native, record.topic_id),
             moved=partial(self._arrivals_moved, record.topic_id),
@@ -448,12 +448,12 @@ class Tables:
         path = self._path(f"topics/{record.topic_id}-{record.group_id}.deliveries")
         first_seq = int(self.native.topics[record.topic_id].first_seq)
         table = Table(
-            path,
-            DELIVERIES_MAGIC,
-            DELIVERY,
-            self.log_id,
-            TOPIC_ROOM,
-            self._lender,
+            path=path,
+            magic=DELIVERIES_MAGIC,
+            dtype=DELIVERY,
+            log_id=self.log_id,
+            room_bytes=TOPIC_ROOM,
+            lender=self._lender,
             first=first_seq,
             lowest=partial(purge.lowest_delivery, self.native, record.group_id),
             moved=partial(self._deliveries_moved, record.group_id),

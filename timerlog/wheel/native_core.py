@@ -83,7 +83,17 @@ class NativeCore:
 
     def walk(self, log: TimerLog, index: int, into: Timers, limit: int) -> int:
         """Takes up to ``limit`` timers off crowd ``index``, the last items of ``into`` first. Returns how many."""
-        return check(wheel.walk(self._wheel, log.pointer, index, into.ref, into.epoch, into.owner, limit))
+        return check(
+            wheel.walk(
+                wheel=self._wheel,
+                log=log.pointer,
+                crowd=index,
+                ref=into.ref,
+                epoch=into.epoch,
+                owner=into.owner,
+                limit=limit,
+            )
+        )
 
     def next_event(self) -> int:
         """The earliest tick at which ``turn`` has something to do, or ``NEVER``."""

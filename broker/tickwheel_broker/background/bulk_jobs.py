@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +17,9 @@ import trio
 from tickwheel.protocol.bodies.bulk import AdoptJobOk
 from tickwheel_broker import logs
 from tickwheel_broker.background.steps import Jobs, StepRunner
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.errors import from_store
+from tickwheel_broker.rest import Rest
 from timerlog.bulk.adopt import Adopter
 from timerlog.bulk.job import AdoptJob as Job
 from timerlog.errors import StoreError, TooManyRejects
@@ -34,17 +33,24 @@ _JOB_NAME: Final = re.compile(r"[0-9a-f]{32}")
 _log = logs.get_logger("adopting")
 
 
-@dataclass(slots=True, eq=False)
 class BulkJobs:
     """Takes jobs in, one after the other."""
 
-    _adopter: Adopter
-    _clock: Clock
-    _data_dir: str
-    _steps: StepRunner
-    _publish: Callable[[], None]
-    """Tells of what the engine has changed."""
-    _jobs: Jobs[str, Job] = field(default_factory=Jobs, init=False)
+    def __init__(
+        self,
+        *,
+        adopter: Adopter,
+        clock: Clock,
+        data_dir: str,
+        steps: StepRunner,
+        rest: Rest,
+    ) -> None:
+        self._adopter = adopter
+        self._clock = clock
+        self._data_dir = data_dir
+        self._steps = steps
+        self._rest = rest
+        self._jobs: Jobs[str, Job] = Jobs()
 
     async def run(self) -> None:
         """Take jobs in until cancelled. Raises SyncFailed when the disk fails."""
@@ -64,8 +70,7 @@ class BulkJobs:
             self._jobs.moved()
             self._tell_of_finished()
             await self._steps.carry_out(pause)
-            self._publish()
-            await trio.lowlevel.checkpoint()
+            await self._rest()
 
     def _tell_of_finished(self) -> None:
         job = self._adopter.take_finished()

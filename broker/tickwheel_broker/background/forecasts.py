@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 if TYPE_CHECKING:
-    from tickwheel_broker.clock import Clock
+    from tickwheel_broker.clock.clock import Clock
     from timerlog.engine.look import Look
 
 COST_FACTOR: Final = 20

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
 
 from tickwheel_broker import logs
 from tickwheel_broker.background.readers import Readers
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.errors import advice_for
+from tickwheel_broker.rest import Rest
 from timerlog.engine.dead_letters import DeadLetters
 from timerlog.errors import DiskFull
 from timerlog.services.fill_wheel import FillWheel
@@ -37,19 +36,24 @@ class Directory(Protocol):
         """Checkpoints, and disk space that is held."""
 
 
-@dataclass(slots=True, eq=False)
 class Housekeeping:
     """One round a second."""
 
-    _directory: Directory
-    _clock: Clock
-    _readers: Readers
-    _publish: Callable[[], None]
-    """Tells of what the engine has changed."""
-    clock_set_back: int = field(default=0, init=False)
-    """How often the wall clock was."""
-    rounds: int = field(default=0, init=False)
-    """How often all of it was done."""
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        readers: Readers,
+        rest: Rest,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._readers = readers
+        self._rest = rest
+        self.clock_set_back = 0
+        """How often the wall clock was."""
+        self.rounds = 0
+        """How often all of it was done."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -63,10 +67,11 @@ class Housekeeping:
                 _log.warning("the wall clock was set back", by_ms=back_ms)
                 self.clock_set_back += 1
                 self._turn_back(now_ms, back_ms)
+                await self._rest()
             self._directory.check_directory()
             self._directory.housekeeping(now_ms)
             for _step in self._readers.keep(now_ms):
-                await trio.lowlevel.checkpoint()
+                await self._rest()
             self._tell_of_unburied()
             self.rounds += 1
 
@@ -78,7 +83,6 @@ class Housekeeping:
         else:
             if moved:
                 _log.warning("leases and waits from before were turned back as well", messages=moved)
-        self._publish()
 
     def _tell_of_unburied(self) -> None:
         """Once a second at most for each group and reason: the same may happen to many messages again and again."""

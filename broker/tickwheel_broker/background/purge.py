@@ -6,7 +6,6 @@ keep most of the processor; when the disk is nearly full it only lets others hav
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ from tickwheel.protocol.errors import BadRequest
 from tickwheel_broker import logs
 from tickwheel_broker.background.disk_room import room_of
 from tickwheel_broker.background.steps import FULL_S, KEPT, Jobs, StepRunner
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.errors import advice_for, from_store
 from tickwheel_broker.services import Services
@@ -34,19 +33,27 @@ NEARLY_FULL: Final = 4
 _log = logs.get_logger("purge")
 
 
-@dataclass(slots=True, eq=False)
 class Purging:
     """Runs the purge of a broker's store."""
 
-    _purger: Purger
-    _clock: Clock
-    _services: Services
-    """Unless the disk is nearly full, the purge waits like producers while these are behind."""
-    _settings: Settings
-    _steps: StepRunner
-    _runs: Jobs[int, Job] = field(default_factory=Jobs, init=False)
-    _last_run: int = field(default=0, init=False)
-    _begun: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        *,
+        purger: Purger,
+        clock: Clock,
+        services: Services,
+        settings: Settings,
+        steps: StepRunner,
+    ) -> None:
+        self._purger = purger
+        self._clock = clock
+        self._services = services
+        """Unless the disk is nearly full, the purge waits like producers while these are behind."""
+        self._settings = settings
+        self._steps = steps
+        self._runs: Jobs[int, Job] = Jobs()
+        self._last_run = 0
+        self._begun: dict[tuple[int, int], int] = {}
 
     async def run(self) -> None:
         """Purge until cancelled. Raises SyncFailed when the disk fails."""

@@ -24,7 +24,7 @@ from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, Query
 from tickwheel.protocol.errors import QueryFailed, QueryTimeout, TickwheelError, TooManyQueries
 from tickwheel.protocol.frames import ANSWER_OF, HEADER_BYTES, FrameType
 from tickwheel_broker import logs
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.errors import error_frame, refusal_of
 from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.commitlog.log import CommitLog
@@ -45,6 +45,7 @@ class Queries:
 
     def __init__(
         self,
+        *,
         log: CommitLog,
         tables: Tables,
         clock: Clock,

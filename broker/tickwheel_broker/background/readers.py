@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Final
 
 from tickwheel_broker import logs
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.errors import advice_for
 from timerlog.engine.groups import Groups
 from timerlog.errors import DiskFull
@@ -27,10 +27,8 @@ _log = logs.get_logger("groups")
 class Readers:
     """Which groups have subscribers. The log knows when a group got its first one and lost its last one."""
 
-    def __init__(self, groups: Groups, clock: Clock, publish: Callable[[], None]) -> None:
-        """`publish` tells of what the engine has changed."""
+    def __init__(self, groups: Groups, clock: Clock) -> None:
         self._groups, self._clock = groups, clock
-        self._publish = publish
         self._subscribers = Counter[int]()
         self._noted_ms = self._opened_ms = clock.now_ms()
         self._unnoted = deque[int]()
@@ -77,7 +75,6 @@ class Readers:
                 now_ms, self._opened_ms, lambda group_id: bool(self.of(group_id))
             ):
                 _log.info("an ephemeral group has ended", topic=topic, group=group)
-                self._publish()
                 yield
         except DiskFull as error:
             _log.error("ephemeral groups cannot be ended: the disk is full", advice=advice_for(error))

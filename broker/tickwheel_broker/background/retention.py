@@ -7,14 +7,12 @@ from the time a message was due.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 import trio
 
 from tickwheel_broker import logs
-from tickwheel_broker.clock import Alarm, Clock
+from tickwheel_broker.clock.clock import Alarm, Clock
 from tickwheel_broker.errors import advice_for
+from tickwheel_broker.rest import Rest
 from timerlog.engine.change import Change
 from timerlog.engine.select import Filter, Select
 from timerlog.errors import DiskFull
@@ -27,19 +25,26 @@ _STEP = 4_096
 _log = logs.get_logger("retention")
 
 
-@dataclass(slots=True, eq=False)
 class Retention:
     """Ends what is too old, in all topics."""
 
-    _change: Change
-    _select: Select
-    _tables: Tables
-    _clock: Clock
-    _publish: Callable[[], None]
-    """Tells of what the engine has changed."""
-    _alarm: Alarm | None = field(default=None, init=False)
-    """While it waits for more than the shortest time."""
-    _topics_changed: bool = field(default=False, init=False)
+    def __init__(
+        self,
+        *,
+        change: Change,
+        select: Select,
+        tables: Tables,
+        clock: Clock,
+        rest: Rest,
+    ) -> None:
+        self._change = change
+        self._select = select
+        self._tables = tables
+        self._clock = clock
+        self._rest = rest
+        self._alarm: Alarm | None = None
+        """While it waits for more than the shortest time."""
+        self._topics_changed = False
 
     def topics_changed(self) -> None:
         """Topics may have another retention: look soon."""
@@ -93,8 +98,7 @@ class Retention:
         for ids in self._select.matching(topic_id, Filter(states=_UNACKED, due_until_ms=until_ms), now_ms):
             for start in range(0, len(ids), _STEP):
                 expired += self._change.expire(ids[start : start + _STEP], until_ms)
-                self._publish()
-                await trio.lowlevel.checkpoint()
+                await self._rest()
             await trio.lowlevel.checkpoint()
         if expired:
             _log.info("messages expired", topic=topic.record.name, messages=expired)

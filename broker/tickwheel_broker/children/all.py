@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from typing import Final
 
+import msgspec
 import trio
 
-from tickwheel_broker.children.beside import Beside
-from tickwheel_broker.children.flight import open_flight
-from tickwheel_broker.children.rocketmq import open_rocketmq
-from tickwheel_broker.children.web import open_web
+from tickwheel_broker.children.beside import Beside, check_installed, open_in_time
+from tickwheel_broker.config.fields import flight_flags, rocketmq_flags, web_flags
 from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.net.listeners import hold_flight_place, open_rocketmq_listeners, open_web_listeners
+
+_WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
+_ROCKETMQ_PACKAGES: Final = ("google.protobuf", "h11", "h2", "prometheus_client")
+_FLIGHT_PACKAGES: Final = ("pyarrow",)
 
 
 class Children:
@@ -54,10 +59,39 @@ class Children:
 async def open_children(settings: Settings) -> Children:
     """What the settings ask for. Raises ServerExtraMissing, AddressInUse, CannotListen; then nothing is left open."""
     with ExitStack() as opened:
-        web = await open_web(settings)
+        web = await _open_web(settings)
         opened.callback(web.close)
-        rocketmq = await open_rocketmq(settings)
+        rocketmq = await _open_rocketmq(settings)
         opened.callback(rocketmq.close)
-        children = Children(web, rocketmq, *await open_flight(settings))
+        children = Children(web, rocketmq, *await _open_flight(settings))
         opened.pop_all()
         return children
+
+
+async def _open_web(settings: Settings) -> Beside:
+    listeners = []
+    if settings.web:
+        check_installed("web", _WEB_PACKAGES, "web")
+        listeners = await open_in_time(open_web_listeners, settings)
+    return Beside(command="web", flags=web_flags(), settings=settings, listeners=listeners)
+
+
+async def _open_rocketmq(settings: Settings) -> Beside:
+    listeners = []
+    if settings.rocketmq:
+        check_installed("rocketmq", _ROCKETMQ_PACKAGES, "rocketmq")
+        listeners = await open_in_time(open_rocketmq_listeners, settings)
+    return Beside(command="gateway", flags=rocketmq_flags(), settings=settings, listeners=listeners)
+
+
+async def _open_flight(settings: Settings) -> tuple[Beside, Settings]:
+    """The process, and the settings with its port: Arrow Flight listens by itself."""
+    listeners = []
+    if settings.flight:
+        check_installed("flight", _FLIGHT_PACKAGES, "flight")
+        listeners = await open_in_time(hold_flight_place, settings)
+        settings = msgspec.structs.replace(settings, flight_listen=listeners[0].url.rpartition("//")[2])
+    flight = Beside(
+        command="flight", flags=flight_flags(), settings=settings, listeners=listeners, gets_sockets=False
+    )
+    return flight, settings

@@ -28,11 +28,11 @@ class Beside:
 
     def __init__(
         self,
+        *,
         command: str,
         flags: Mapping[str, str],
         settings: Settings,
         listeners: Sequence[OpenSocket],
-        *,
         gets_sockets: bool = True,
     ) -> None:
         """``command``: of `tickwheel`. ``flags``: what it is told of the settings, and how. ``gets_sockets``: it is
@@ -55,7 +55,11 @@ class Beside:
             return
         numbers = [listener.socket.fileno() for listener in self._listeners if self._gets_sockets]
         (url,) = (url for url in broker_urls if url.startswith("tickwheel+unix://"))
-        self._child = Child(self._command, ["--url", url, self._command, *self._options(numbers)], numbers)
+        self._child = Child(
+            name=self._command,
+            command=["--url", url, self._command, *self._options(numbers)],
+            descriptors=numbers,
+        )
         await self._child.run(wait_stopped)
 
     def reload(self) -> None:

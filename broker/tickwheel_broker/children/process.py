@@ -39,10 +39,10 @@ class Child:
 
     def __init__(
         self,
+        *,
         name: str,
         command: Sequence[str],
         descriptors: Sequence[int] = (),
-        *,
         keeps: Collection[str] = (),
         converse: Converse | None = None,
     ) -> None:

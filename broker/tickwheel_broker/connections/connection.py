@@ -38,13 +38,14 @@ from tickwheel.protocol.limits import MAX_HANDSHAKE_BYTES, MAX_HEADERS_BYTES, MA
 from tickwheel.protocol.machine import NotUnderstood, Requested, ServerMachine
 from tickwheel.protocol.units import delay_levels_ms
 from tickwheel_broker import logs
-from tickwheel_broker.background.probing import Probing
 from tickwheel_broker.bell import Bell
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.flight import told_flight_url
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Fetching, Subscription, Taker
+from tickwheel_broker.delivery.probing import Probing
+from tickwheel_broker.delivery.subscriptions import Fetches, Subscriptions
+from tickwheel_broker.delivery.takers import Fetching, Subscription, Taker
 from tickwheel_broker.errors import ends_the_broker, no_room, refusal_of
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
@@ -61,7 +62,6 @@ from tickwheel_broker.security.access import Access, Peer, real_peer
 from tickwheel_broker.security.grants import NOBODY, Identity
 from tickwheel_broker.security.rights import CONSUME, Rights
 from tickwheel_broker.services import Services
-from tickwheel_broker.subscriptions import Fetches, Subscriptions
 from tickwheel_native import crc32c
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.deliver import Deliver
@@ -228,11 +228,9 @@ class Connection:
         """Nothing is done any more for the other side; it is told why, and then the connection ends."""
         self._become(NOBODY)
         self._log.info("connection closed", code=error.code, reason=error.message)
-        for subscription in self.subscriptions.values():
-            self._parts.subscriptions.give_back(subscription)
-        self.subscriptions.clear()
         for fetching in self.fetches.values():
             self._parts.fetches.stop(fetching)
+        self._end_subscriptions(self._parts.subscriptions.give_back)
         self.outgoing.put(self._parts.counters.refusal(0, error))
         # Without tasks the connection is just ending, and takes no more.
         if self._nursery is not None and self._nursery.child_tasks:
@@ -281,12 +279,17 @@ class Connection:
         self._parts.clients.left(self)
         self._transport.close()
         self._parts.receive_room.give_back(self._large_bytes)
-        for subscription in self.subscriptions.values():
-            self._parts.subscriptions.lose(subscription)
-        self.subscriptions.clear()
         for fetching in self.unwritten:
             self._parts.fetches.lose(fetching)
         self.unwritten.clear()
+        self._end_subscriptions(self._parts.subscriptions.lose)
+
+    def _end_subscriptions(self, end: Callable[[Subscription], object]) -> None:
+        """Also publishes what else the end of the connection has changed."""
+        for subscription in self.subscriptions.values():
+            end(subscription)
+        self.subscriptions.clear()
+        self._parts.publish()
 
     async def _settle(self) -> None:
         """The client has ended its side: it may still read the answers to what it asked before. It is given nothing."""

@@ -7,7 +7,7 @@ group behind that nothing serves.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from tickwheel.protocol.errors import (
 )
 from tickwheel.protocol.grants import Grant, Granted
 from tickwheel_broker.background.readers import Readers
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.documents.endpoint_states import EndpointStates
 from timerlog.engine.change import Change
 from timerlog.engine.groups import Groups, Start
@@ -43,20 +43,18 @@ class Endpoints:
 
     def __init__(
         self,
+        *,
         change: Change,
         groups: Groups,
         tables: Tables,
         readers: Readers,
         clock: Clock,
-        publish: Callable[[], None],
     ) -> None:
-        """`publish` tells of what the engine has changed."""
         self._change = change
         self._groups = groups
         self._tables = tables
         self._readers = readers
         self._clock = clock
-        self._publish = publish
         self.states = EndpointStates()
         found = [content for name, content in tables.documents.items() if name.startswith(PREFIX)]
         decoded = [msgspec.msgpack.decode(content, type=Endpoint) for content in found]
@@ -146,7 +144,6 @@ class Endpoints:
         content = msgspec.msgpack.encode(endpoint)
         self._change.put_document(PREFIX + endpoint.name, content, now_ms, controls=controls, result=endpoint)
         self._endpoints[endpoint.name], self._digests[endpoint.name] = endpoint, _digest(content)
-        self._publish()
 
     def test(self, name: str, send: JudgedSend) -> int:
         """Store a test of an endpoint, which says from now on that it has some. Its id. Raises UnknownEndpoint,
@@ -155,7 +152,6 @@ class Endpoints:
         content, message_id = msgspec.msgpack.encode(endpoint), self._tables.next_id
         self._change.put_document(PREFIX + name, content, self._clock.now_ms(), send=send, result=message_id)
         self._endpoints[name], self._digests[name] = endpoint, _digest(content)
-        self._publish()
         return message_id
 
     def remove(self, name: str, *, keep_group: bool) -> int:
@@ -175,7 +171,6 @@ class Endpoints:
         )
         del self._endpoints[name], self._digests[name]
         self.states.forget_endpoint(name)
-        self._publish()
         return backlog
 
     def check_unused(self, topic: str, group: str) -> None:

@@ -6,19 +6,18 @@ Nothing is counted for it: everything is read when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
 from tickwheel_broker.background.housekeeping import Housekeeping
-from tickwheel_broker.background.schedules import Schedules
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.delivery.delivery import Delivery
 from tickwheel_broker.documents.endpoint_states import counted
 from tickwheel_broker.documents.endpoints import Endpoints
+from tickwheel_broker.documents.schedules import Schedules
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.services import CHANNEL_BATCHES, Queue, Services
 from timerlog.commitlog.log import CommitLog
@@ -80,20 +79,33 @@ class Distribution(NamedTuple):
     """How many of the histogram's units are one of those that the name says."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Figures:
     """Of one broker since its start, but for what is said of topics and groups."""
 
-    _settings: Settings
-    _engine: Engine
-    _clock: Clock
-    _counters: Counters
-    _commit: GroupCommit
-    _services: Services
-    _delivery: Delivery
-    _housekeeping: Housekeeping
-    _schedules: Schedules
-    _endpoints: Endpoints
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        engine: Engine,
+        clock: Clock,
+        counters: Counters,
+        commit: GroupCommit,
+        services: Services,
+        delivery: Delivery,
+        housekeeping: Housekeeping,
+        schedules: Schedules,
+        endpoints: Endpoints,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._clock = clock
+        self._counters = counters
+        self._commit = commit
+        self._services = services
+        self._delivery = delivery
+        self._housekeeping = housekeeping
+        self._schedules = schedules
+        self._endpoints = endpoints
 
     def distributions(self) -> Iterator[Distribution]:
         """The histograms."""

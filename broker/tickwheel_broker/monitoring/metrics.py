@@ -22,12 +22,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from tickwheel_broker.cluster.node import Role
-from tickwheel_broker.cluster.standing import Standing
 from tickwheel_broker.monitoring.figures import Distribution, Figure
 from tickwheel_broker.monitoring.metric_totals import GROUP_METRICS, OTHER, TOPIC_METRICS, Totals
 from tickwheel_broker.monitoring.vitals import Disk, DiskSight
 from tickwheel_broker.monitoring.watched import Sight, Watched
+from tickwheel_broker.sharedlog.node import Role
+from tickwheel_broker.sharedlog.standing import Standing
 
 _TOPICS_AT_ONCE: Final = 20
 """So many topics, with their groups, are added up before others have their turn."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import trio
 
 from tickwheel_broker.background.housekeeping import Housekeeping
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
@@ -95,28 +94,37 @@ class DiskSight:
         return None
 
 
-@dataclass(slots=True, eq=False)
 class Vitals:
     """Looks at the parts of a broker once a second."""
 
-    _enqueue_get: EnqueueGet
-    _wheel: TimerWheel
-    _log: CommitLog
-    _clock: Clock
-    _services: Services
-    _commit: GroupCommit
-    _counters: Counters
-    _lifetime: Lifetime
-    _housekeeping: Housekeeping
-    _moved: dict[str, tuple[object, float]] = field(default_factory=dict, init=False)
-    _looked_s: float = field(default_factory=trio.current_time, init=False)
-    _full_count: int = field(init=False)
-    _full_s: float = field(default=-FULL_S, init=False)
-    has_ended: bool = field(default=False, init=False)
-    """Whether the engine's services have ended; for a broker that stops this is as it should be."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        enqueue_get: EnqueueGet,
+        wheel: TimerWheel,
+        log: CommitLog,
+        clock: Clock,
+        services: Services,
+        commit: GroupCommit,
+        counters: Counters,
+        lifetime: Lifetime,
+        housekeeping: Housekeeping,
+    ) -> None:
+        self._enqueue_get = enqueue_get
+        self._wheel = wheel
+        self._log = log
+        self._clock = clock
+        self._services = services
+        self._commit = commit
+        self._counters = counters
+        self._lifetime = lifetime
+        self._housekeeping = housekeeping
+        self._moved: dict[str, tuple[object, float]] = {}
+        self._looked_s: float = trio.current_time()
         self._full_count = self.count_full()
+        self._full_s = -FULL_S
+        self.has_ended = False
+        """Whether the engine's services have ended; for a broker that stops this is as it should be."""
 
     async def run(self) -> None:
         """Look until cancelled."""

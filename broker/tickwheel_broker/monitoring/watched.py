@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import trio
 
 from tickwheel_broker.background.forecasts import Forecasts
-from tickwheel_broker.clock import Clock
-from tickwheel_broker.cluster.standing import Standing
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.monitoring.figures import Engine, Figures
 from tickwheel_broker.monitoring.vitals import Vitals
 from tickwheel_broker.services import Services
+from tickwheel_broker.sharedlog.standing import Standing
 
 Drain = Callable[[float], Awaitable[None]]
 """Hands over what a node of a cluster owns, and lets it stand again after so many seconds."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -12,7 +11,7 @@ from tickwheel.protocol.bodies.bulk import AdoptJob, PlanJob, PlanJobOk, Reserve
 from tickwheel.protocol.errors import DiskFull
 from tickwheel_broker.background.bulk_jobs import BulkJobs
 from tickwheel_broker.background.disk_room import room_of
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
@@ -22,16 +21,25 @@ from timerlog.engine.commit import Commit
 from timerlog.tables.tables import Tables
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BulkRequests:
     """A job needs them in this order."""
 
-    _plans: Plans
-    _commit: Commit
-    _tables: Tables
-    _clock: Clock
-    _settings: Settings
-    _jobs: BulkJobs
+    def __init__(
+        self,
+        *,
+        plans: Plans,
+        commit: Commit,
+        tables: Tables,
+        clock: Clock,
+        settings: Settings,
+        jobs: BulkJobs,
+    ) -> None:
+        self._plans = plans
+        self._commit = commit
+        self._tables = tables
+        self._clock = clock
+        self._settings = settings
+        self._jobs = jobs
 
     def plan(self, request: PlanJob, asked: Asked) -> PlanJobOk:
         """PLAN_JOB."""

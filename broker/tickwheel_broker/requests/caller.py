@@ -10,7 +10,7 @@ import trio
 
 from tickwheel.protocol.bodies.base import Answer, Request
 from tickwheel.protocol.identity import RequestIdentity
-from tickwheel_broker.delivery import Fetching, Subscription
+from tickwheel_broker.delivery.takers import Fetching, Subscription
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.net.pulse import Pulse
 from tickwheel_broker.security.grants import Identity

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -31,7 +30,7 @@ from tickwheel.protocol.bodies.settling import (
 )
 from tickwheel.protocol.errors import BadFrame, TransactionRefused
 from tickwheel.protocol.messages import decode_send
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.messages import filter_of
@@ -56,19 +55,29 @@ _RUNS = 65_536
 Ids: TypeAlias = Sequence[int] | UInt64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ChangeRequests:
     """A few messages at once; many in steps, beside everything else."""
 
-    _change: Changer
-    _settle: Settle
-    _select: Select
-    _transactions: Transactions
-    _commit: Commit
-    _topics: Topics
-    _tables: Tables
-    _clock: Clock
-    _publish: Callable[[], None]
+    def __init__(
+        self,
+        *,
+        change: Changer,
+        settle: Settle,
+        select: Select,
+        transactions: Transactions,
+        commit: Commit,
+        topics: Topics,
+        tables: Tables,
+        clock: Clock,
+    ) -> None:
+        self._change = change
+        self._settle = settle
+        self._select = select
+        self._transactions = transactions
+        self._commit = commit
+        self._topics = topics
+        self._tables = tables
+        self._clock = clock
 
     def cancel(self, request: Cancel, asked: Asked) -> Answer | Work:
         """CANCEL."""
@@ -169,7 +178,6 @@ class ChangeRequests:
         if count <= step:
             asked.expect(answer)
             results = act(slice(0, count))
-            self._publish()
             return answer(results)
         steps = asked.steps()
 
@@ -184,8 +192,7 @@ class ChangeRequests:
         results = [result for done in steps.done for result in done]
         for start in range(len(results), count, step):
             results += steps.take(partial(act, slice(start, start + step)))
-            self._publish()
-            await trio.lowlevel.checkpoint()
+            await steps.rest()
         return results
 
     def _change_targets(
@@ -277,8 +284,7 @@ class ChangeRequests:
             for start in range(0, 0 if request.dry_run else len(ids), step):
                 some = np.ascontiguousarray(ids[start : start + step])
                 results.update(steps.take(partial(act, some), partial(_as_step, some)))
-                self._publish()
-                await trio.lowlevel.checkpoint()
+                await steps.rest()
             if left <= 0:
                 break
             await trio.lowlevel.checkpoint()
@@ -317,7 +323,6 @@ class ChangeRequests:
             raise BadFrame(f"A send of the transaction was not understood: {error}.") from error
         finally:
             parts.close()
-        self._publish()
         return TransactionOk(stored)
 
     def _add_parts(self, parts: Any, request: Transaction, now_ms: int) -> None:

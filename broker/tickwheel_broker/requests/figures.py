@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -14,10 +13,10 @@ from tickwheel.protocol.bodies.requests import GetStats, GetTopics, GetWheel, Qu
 from tickwheel.protocol.errors import BadRequest
 from tickwheel_broker.background.forecasts import Forecasts
 from tickwheel_broker.background.queries import Queries
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.counters import Counters
-from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.delivery.delivery import Delivery
 from tickwheel_broker.documents.endpoints import Endpoints, room_of_state
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.monitoring.figures import Figures
@@ -37,22 +36,37 @@ _ENTRY_BYTES: Final = 768
 """More than those of a topic or a group take, without names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FigureRequests:
     """Whatever takes longer is done a piece at a time."""
 
-    _look: Look
-    _tables: Tables
-    _clock: Clock
-    _settings: Settings
-    _counters: Counters
-    _delivery: Delivery
-    _lifetime: Lifetime
-    _forecasts: Forecasts
-    _queries: Queries
-    _figures: Figures
-    _disk: DiskSight
-    _endpoints: Endpoints
+    def __init__(
+        self,
+        *,
+        look: Look,
+        tables: Tables,
+        clock: Clock,
+        settings: Settings,
+        counters: Counters,
+        delivery: Delivery,
+        lifetime: Lifetime,
+        forecasts: Forecasts,
+        queries: Queries,
+        figures: Figures,
+        disk: DiskSight,
+        endpoints: Endpoints,
+    ) -> None:
+        self._look = look
+        self._tables = tables
+        self._clock = clock
+        self._settings = settings
+        self._counters = counters
+        self._delivery = delivery
+        self._lifetime = lifetime
+        self._forecasts = forecasts
+        self._queries = queries
+        self._figures = figures
+        self._disk = disk
+        self._endpoints = endpoints
 
     def stats(self, request: GetStats, asked: Asked) -> Work:
         """STATS; what it says, `tickwheel.stats.Stats` describes. It waits for no turn: monitors ask for it."""

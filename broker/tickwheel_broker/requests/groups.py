@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -23,9 +21,9 @@ from tickwheel.protocol.bodies.groups import (
 from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.errors import GroupInUse
 from tickwheel_broker.background.readers import Readers
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.delivery.delivery import Delivery
 from tickwheel_broker.documents.endpoints import Endpoints, room_of_state
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
@@ -37,19 +35,29 @@ _LIST_STEP: Final = 256
 _ROOM_LEFT_BYTES: Final = 4_096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class GroupRequests:
     """Create, delete, move, show."""
 
-    _groups: Groups
-    _topics: Topics
-    _tables: Tables
-    _clock: Clock
-    _readers: Readers
-    _endpoints: Endpoints
-    _delivery: Delivery
-    _publish: Callable[[], None]
-    _settings: Settings
+    def __init__(
+        self,
+        *,
+        groups: Groups,
+        topics: Topics,
+        tables: Tables,
+        clock: Clock,
+        readers: Readers,
+        endpoints: Endpoints,
+        delivery: Delivery,
+        settings: Settings,
+    ) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._tables = tables
+        self._clock = clock
+        self._readers = readers
+        self._endpoints = endpoints
+        self._delivery = delivery
+        self._settings = settings
 
     def create(self, request: CreateGroup, asked: Asked) -> CreateGroupOk:
         """CREATE_GROUP."""
@@ -79,7 +87,6 @@ class GroupRequests:
         """SEEK_GROUP: its subscribers stay, and lose what they hold."""
         asked.expect(SeekGroupOk)
         backlog = self._groups.seek(request.topic, request.group, request.to)
-        self._publish()
         return SeekGroupOk(backlog)
 
     def set(self, request: SetGroup, asked: Asked) -> SetGroupOk:
@@ -88,7 +95,6 @@ class GroupRequests:
         changed = self._groups.ignore_order(
             request.topic, request.group, ignores_order=request.ignore_ordering_keys
         )
-        self._publish()
         return SetGroupOk(changed)
 
     def show(self, request: GetGroups, asked: Asked) -> Work:

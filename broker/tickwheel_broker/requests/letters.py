@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import trio
 
 from tickwheel.protocol.bodies.admin import ReplayDead, ReplayDeadOk
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.requests.answers import Asked
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.remembered import Steps
@@ -25,15 +23,21 @@ _STEP: Final = 64
 """As many letters are replayed at once: each is a record of its own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class LetterRequests:
     """In steps, beside everything else; the answer comes after the last one."""
 
-    _replay_dead: Replay
-    _select: Select
-    _topics: Topics
-    _clock: Clock
-    _publish: Callable[[], None]
+    def __init__(
+        self,
+        *,
+        replay_dead: Replay,
+        select: Select,
+        topics: Topics,
+        clock: Clock,
+    ) -> None:
+        self._replay_dead = replay_dead
+        self._select = select
+        self._topics = topics
+        self._clock = clock
 
     def replay(self, request: ReplayDead, asked: Asked) -> ReplayDeadOk | Work:
         """REPLAY_DEAD."""
@@ -63,8 +67,7 @@ class LetterRequests:
                     self._replay_dead.replay_one, request.topic, message_id, self._clock.now_ms()
                 )
                 results.append(steps.take(replay))
-            self._publish()
-            await trio.lowlevel.checkpoint()
+            await steps.rest()
         return ReplayDeadOk(dict(Counter(results)))
 
     async def _letters(self, dead_id: int, limit: int) -> list[int]:

@@ -3,7 +3,6 @@ happened to one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from tickwheel.protocol.bodies.groups import GetHistory, GetMessages
 from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.bodies.settling import MessageFilter
 from tickwheel_broker.background.queries import Queries
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.net.turns import Turn, Turns
 from tickwheel_broker.requests.answers import Asked
@@ -34,16 +33,25 @@ _ANSWER_BYTES: Final = 4 << 20
 _BOUNDS: Final = tuple(f"{of}_{end}_ms" for of in ("due", "created", "done") for end in ("from", "until"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MessageRequests:
     """In steps, beside everything else; as many messages as fit into one frame."""
 
-    _topics: Topics
-    _select: Select
-    _clock: Clock
-    _settings: Settings
-    _queries: Queries
-    _turns: Turns
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        select: Select,
+        clock: Clock,
+        settings: Settings,
+        queries: Queries,
+        turns: Turns,
+    ) -> None:
+        self._topics = topics
+        self._select = select
+        self._clock = clock
+        self._settings = settings
+        self._queries = queries
+        self._turns = turns
 
     def browse(self, request: Browse, asked: Asked) -> Work:
         """BROWSE."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -14,13 +13,13 @@ from tickwheel.protocol.bodies.operations import Disconnect, DisconnectOk, GetAu
 from tickwheel.protocol.bodies.requests import encode_entry, encode_map
 from tickwheel.protocol.errors import Disconnected, TickwheelError
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.delivery import Fetching, Subscription
+from tickwheel_broker.delivery.subscriptions import Subscriptions
+from tickwheel_broker.delivery.takers import Fetching, Subscription
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.requests.answers import Asked
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.security.audit import Audit
 from tickwheel_broker.security.grants import Identity
-from tickwheel_broker.subscriptions import Subscriptions
 from timerlog.tables.tables import Tables
 
 SHOWN: Final = 100
@@ -77,15 +76,23 @@ class Clients:
         return [client for client in self._clients.values() if client.number > number]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class OperationRequests:
     """Show, close, tell."""
 
-    _clients: Clients
-    _subscriptions: Subscriptions
-    _tables: Tables
-    _settings: Settings
-    _audit: Audit
+    def __init__(
+        self,
+        *,
+        clients: Clients,
+        subscriptions: Subscriptions,
+        tables: Tables,
+        settings: Settings,
+        audit: Audit,
+    ) -> None:
+        self._clients = clients
+        self._subscriptions = subscriptions
+        self._tables = tables
+        self._settings = settings
+        self._audit = audit
 
     def clients(self, request: GetClients, asked: Asked) -> Work:
         """CLIENTS: one after the other, as many as fit into one frame."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from tickwheel.protocol.bodies.requests import DECODE_ERRORS
 from tickwheel.protocol.errors import BadArgument, BadTime, TransactionRefused
 from tickwheel.protocol.limits import MAX_TIME_MS, PREPARED_SUFFIX
 from tickwheel.protocol.messages import SendColumns, decode_send, encode_send, pack_column
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
@@ -35,18 +34,27 @@ _KEYS_AT_ONCE: Final = 4_096
 """As many prepared messages are decided at once: each is a record of its own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PreparedRequests:
     """Prepare, and decide."""
 
-    _prepared: Prepared
-    _topics: Topics
-    _select: Select
-    _produce: Produce
-    _commit: Commit
-    _clock: Clock
-    _settings: Settings
-    _publish: Callable[[], None]
+    def __init__(
+        self,
+        *,
+        prepared: Prepared,
+        topics: Topics,
+        select: Select,
+        produce: Produce,
+        commit: Commit,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._prepared = prepared
+        self._topics = topics
+        self._select = select
+        self._produce = produce
+        self._commit = commit
+        self._clock = clock
+        self._settings = settings
 
     def prepare(self, request: Prepare, asked: Asked) -> PrepareOk:
         """PREPARE: the messages are sent to the topic of prepared ones, with their time in a header."""
@@ -86,7 +94,7 @@ class PreparedRequests:
             decided = list(steps.done)
             while len(decided) < len(ids):
                 self._decide(ids, steps, decided, commit=request.commit, made=made)
-                await trio.lowlevel.checkpoint()
+                await steps.rest()
             return _all_decided(decided)
 
         return asked.bulk(work)
@@ -122,7 +130,6 @@ class PreparedRequests:
             decided.append(
                 steps.take(partial(self._prepared.decide_one, ids[index], commit=commit, now_ms=now_ms))
             )
-        self._publish()
 
 
 def _already_committed(message_id: int) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from tickwheel.protocol.identity import RequestIdentity
 from tickwheel_broker.errors import ends_the_broker, refusal_of
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.requests.caller import Caller
+from tickwheel_broker.rest import Rest
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.state import LogWriter
 from timerlog.errors import DiskFull, StoreError
@@ -33,11 +34,14 @@ from timerlog.tables.tables import Tables
 class Remembered:
     """Carries requests with an identity out, once each."""
 
-    def __init__(self, tables: Tables, log: CommitLog, writer: LogWriter, commit: GroupCommit) -> None:
+    def __init__(
+        self, *, tables: Tables, log: CommitLog, writer: LogWriter, commit: GroupCommit, rest: Rest
+    ) -> None:
         self._answers = tables.answers
         self._log = log
         self._writer = writer
         self._commit = commit
+        self._rest = rest
         self._at_work: dict[tuple[int, int], trio.Event] = {}
         """By session and number, the requests that are carried out beside what comes next. The event is set when one is
         answered, or its connection is gone."""
@@ -93,7 +97,7 @@ class Remembered:
 
     def steps(self, answering: Answering | None) -> Steps:
         """For a request that is carried out in steps."""
-        return Steps(self._writer, answering)
+        return Steps(self._writer, answering, self._rest)
 
     def _check_undone(self, identity: RequestIdentity) -> None:
         answers, since = self._answers, identity.since
@@ -130,10 +134,11 @@ class Steps:
     """A request that is carried out in steps, between which others have their turn. Each step is written with what it
     changes; when the broker or the connection ends in between, a repetition goes on behind the last one."""
 
-    def __init__(self, writer: LogWriter, answering: Answering | None) -> None:
+    def __init__(self, writer: LogWriter, answering: Answering | None, rest: Rest) -> None:
         """`answering`: None: the request has no identity, and nothing is written of its steps."""
         self._writer = writer
         self._answering = answering
+        self.rest = rest
         self.done: list[Any] = []
         """What earlier steps decided; first the plan, if there is one."""
         if self._answering is not None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
-import trio
 
 from tickwheel.protocol.bodies.admin import Drop, DropOk, Purge
 from tickwheel_broker.background.purge import Purging
@@ -24,15 +21,21 @@ from timerlog.layout import UInt64Array
 _STEP: Final = 8_192
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SpaceRequests:
     """Some messages at a time, beside everything else; purging frees the space of those that were dropped."""
 
-    _change: Change
-    _log: CommitLog
-    _settings: Settings
-    _purging: Purging
-    _publish: Callable[[], None]
+    def __init__(
+        self,
+        *,
+        change: Change,
+        log: CommitLog,
+        settings: Settings,
+        purging: Purging,
+    ) -> None:
+        self._change = change
+        self._log = log
+        self._settings = settings
+        self._purging = purging
 
     def purge(self, request: Purge, asked: Asked) -> Work:
         """PURGE: starts a run, or waits for one."""
@@ -53,8 +56,7 @@ class SpaceRequests:
         for start in range(len(parts) * _STEP, len(ids), _STEP):
             drop_some = partial(self._change.drop, ids[start : start + _STEP], request.done_before_ms)
             parts.append(_as_step(steps.take(drop_some, _as_step)))
-            self._publish()
-            await trio.lowlevel.checkpoint()
+            await steps.rest()
         kept = b"".join(part[2] for part in parts)
         return DropOk(
             log_id=f"{self._log.log_id:016x}",

@@ -3,8 +3,6 @@ about messages that are asked for once, without one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import trio
 
 from tickwheel.protocol.bodies.fetching import EndFetch, EndFetchOk, Fetch
@@ -26,15 +24,16 @@ from tickwheel.protocol.errors import (
     UnknownShard,
 )
 from tickwheel.protocol.messages import encode_no_messages
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.delivery import Delivery, Fetching, Subscription
+from tickwheel_broker.delivery.delivery import Delivery
+from tickwheel_broker.delivery.subscriptions import RELEASE_STEP, Fetches, Subscriptions
+from tickwheel_broker.delivery.takers import Fetching, Subscription
 from tickwheel_broker.group_commit import GroupCommit
 from tickwheel_broker.lifetime import Lifetime
 from tickwheel_broker.requests.answers import Asked, check_name, frame_of
 from tickwheel_broker.requests.caller import Caller, Work
 from tickwheel_broker.requests.topics import open_group, open_topic
-from tickwheel_broker.subscriptions import RELEASE_STEP, Fetches, Subscriptions
 from timerlog.commitlog.log import CommitLog
 from timerlog.engine.deliver import AsAnswer
 from timerlog.engine.groups import Groups
@@ -44,20 +43,33 @@ from timerlog.engine.topics import Topics
 from timerlog.tables.tables import Tables
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionRequests:
     """A subscription ends with its connection; requests of other ones do not reach it."""
 
-    _topics: Topics
-    _groups: Groups
-    _look: Look
-    _tables: Tables
-    _log: CommitLog
-    _clock: Clock
-    _settings: Settings
-    _commit: GroupCommit
-    _delivery: Delivery
-    _subscriptions: Subscriptions
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        look: Look,
+        tables: Tables,
+        log: CommitLog,
+        clock: Clock,
+        settings: Settings,
+        commit: GroupCommit,
+        delivery: Delivery,
+        subscriptions: Subscriptions,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._look = look
+        self._tables = tables
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._commit = commit
+        self._delivery = delivery
+        self._subscriptions = subscriptions
 
     def subscribe(self, request: Subscribe, asked: Asked) -> None:
         """SUBSCRIBE."""
@@ -155,18 +167,29 @@ class SubscriptionRequests:
         return work
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FetchRequests:
     """One that waits ends with its connection; requests of other ones do not reach it."""
 
-    _topics: Topics
-    _groups: Groups
-    _clock: Clock
-    _settings: Settings
-    _commit: GroupCommit
-    _lifetime: Lifetime
-    _subscriptions: Subscriptions
-    _fetches: Fetches
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        clock: Clock,
+        settings: Settings,
+        commit: GroupCommit,
+        lifetime: Lifetime,
+        subscriptions: Subscriptions,
+        fetches: Fetches,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._clock = clock
+        self._settings = settings
+        self._commit = commit
+        self._lifetime = lifetime
+        self._subscriptions = subscriptions
+        self._fetches = fetches
 
     def fetch(self, request: Fetch, asked: Asked) -> bytes | None:
         """FETCH: at once what is ready, else it waits beside everything else. What it is given is the answer."""

@@ -7,7 +7,9 @@ repetition gets the answer that it got, `tickwheel.protocol.identity` says to cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from tickwheel.protocol.bodies.admin import (
@@ -61,9 +63,6 @@ from tickwheel.protocol.bodies.settling import Change, Extend, Nack, Redeliver, 
 from tickwheel.protocol.errors import Forbidden
 from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
-from tickwheel_broker.broker import Broker
-from tickwheel_broker.monitoring.figures import Figures
-from tickwheel_broker.monitoring.vitals import DiskSight
 from tickwheel_broker.requests.answers import Answers, Asked, Handler
 from tickwheel_broker.requests.bulk import BulkRequests
 from tickwheel_broker.requests.caller import Caller, Work
@@ -74,7 +73,7 @@ from tickwheel_broker.requests.figures import FigureRequests
 from tickwheel_broker.requests.groups import GroupRequests
 from tickwheel_broker.requests.letters import LetterRequests
 from tickwheel_broker.requests.messages import MessageRequests
-from tickwheel_broker.requests.operations import Clients, OperationRequests
+from tickwheel_broker.requests.operations import OperationRequests
 from tickwheel_broker.requests.prepared import PreparedRequests
 from tickwheel_broker.requests.space import SpaceRequests
 from tickwheel_broker.requests.subscriptions import FetchRequests, SubscriptionRequests
@@ -101,9 +100,11 @@ Table = Mapping[type[Request], Rule]
 class Requests:
     """Carries out the requests of all connections."""
 
-    def __init__(self, table: Table, answers: Answers) -> None:
+    def __init__(self, table: Table, answers: Answers, publish: Callable[[], None]) -> None:
+        """`publish` tells of what the engine has changed."""
         self.table = table
         self.answers = answers
+        self._publish = publish
 
     def answer(
         self, caller: Caller, correlation: int, request: Request, identity: RequestIdentity | None = None
@@ -114,11 +115,12 @@ class Requests:
         rule = self.table[type(request)]
 
         def act() -> None:
-            answer = rule.handle(request, Asked(caller, correlation, self.answers))
+            with self._published():
+                answer = rule.handle(request, Asked(caller, correlation, self.answers))
             if isinstance(answer, Answer | bytes):
                 self.answers.when_durable(caller, correlation, request, answer)
             elif answer is not None:
-                caller.answer_later(correlation, request, answer)
+                caller.answer_later(correlation, request, self._publishing(answer))
 
         if identity is None:
             act()
@@ -126,6 +128,21 @@ class Requests:
             return
         if rule.is_audited:
             caller.tell_of(request)
+
+    @contextmanager
+    def _published(self) -> Iterator[None]:
+        """Publishes at its end what changed inside, also when that raised."""
+        try:
+            yield
+        finally:
+            self._publish()
+
+    def _publishing(self, work: Work) -> Work:
+        async def publish() -> Answer | bytes:
+            with self._published():
+                return await work()
+
+        return publish
 
     def admit(self, rights: Rights, request: R) -> R:
         """The request, as far as it is allowed. Raises Forbidden, UnknownSchedule, UnknownEndpoint."""
@@ -139,72 +156,24 @@ class Requests:
         return replaced
 
 
-class _Handlers:
-    """Each is given what it uses."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """Who carries requests out."""
 
-    def __init__(self, broker: Broker, figures: Figures, clients: Clients) -> None:
-        store, clock, settings, publish = broker.store, broker.clock, broker.settings, broker.publish
-        delivery, subscribed = broker.delivery, broker.subscriptions
-        self.topics = TopicRequests(
-            store.topics, store.holders, store.look, store.tables, clock, settings, delivery, subscribed,
-            broker.schedules, broker.endpoints, broker.retention, publish,
-        )  # fmt: skip
-        self.subscriptions = SubscriptionRequests(
-            store.topics, store.groups, store.look, store.tables, store.log, clock, settings, broker.commit,
-            delivery, subscribed,
-        )  # fmt: skip
-        self.fetches = FetchRequests(
-            store.topics,
-            store.groups,
-            clock,
-            settings,
-            broker.commit,
-            broker.lifetime,
-            subscribed,
-            broker.fetches,
-        )
-        self.changes = ChangeRequests(
-            store.change, store.settle, store.select, store.transactions, store.commit, store.topics,
-            store.tables, clock, publish,
-        )  # fmt: skip
-        self.messages = MessageRequests(
-            store.topics, store.select, clock, settings, broker.queries, broker.turns
-        )
-        self.letters = LetterRequests(store.replay_dead, store.select, store.topics, clock, publish)
-        self.prepared = PreparedRequests(
-            store.prepared, store.topics, store.select, store.produce, store.commit, clock, settings, publish
-        )
-        self.groups = GroupRequests(
-            store.groups,
-            store.topics,
-            store.tables,
-            clock,
-            broker.readers,
-            broker.endpoints,
-            delivery,
-            publish,
-            settings,
-        )
-        self.schedules = ScheduleRequests(
-            store.topics, store.tables, store.log, store.settings, clock, settings, broker.schedules
-        )
-        self.endpoints = EndpointRequests(
-            store.topics,
-            store.groups,
-            store.produce,
-            store.tables,
-            clock,
-            settings,
-            broker.endpoints,
-            broker.queries,
-        )
-        self.figures = FigureRequests(
-            store.look, store.tables, clock, settings, broker.counters, delivery, broker.lifetime,
-            broker.forecasts, broker.queries, figures, DiskSight(settings.data_dir), broker.endpoints,
-        )  # fmt: skip
-        self.space = SpaceRequests(store.change, store.log, settings, broker.purging, publish)
-        self.operations = OperationRequests(clients, subscribed, store.tables, settings, broker.access.audit)
-        self.bulk = BulkRequests(store.bulk, store.commit, store.tables, clock, settings, broker.bulk_jobs)
+    topics: TopicRequests
+    subscriptions: SubscriptionRequests
+    fetches: FetchRequests
+    changes: ChangeRequests
+    messages: MessageRequests
+    letters: LetterRequests
+    prepared: PreparedRequests
+    groups: GroupRequests
+    schedules: ScheduleRequests
+    endpoints: EndpointRequests
+    figures: FigureRequests
+    space: SpaceRequests
+    operations: OperationRequests
+    bulk: BulkRequests
 
     def give_back(self, request: Return, asked: Asked) -> Answer | Work:
         """RETURN: of a subscription, or by receipts."""
@@ -213,9 +182,8 @@ class _Handlers:
         return self.changes.give_back(request, asked)
 
 
-def table_of(broker: Broker, figures: Figures, clients: Clients) -> Table:
+def table_of(by: Handlers) -> Table:
     """Each request once."""
-    by = _Handlers(broker, figures, clients)
     return {
         Ping: Rule(_ping, may.free),
         OpenTopic: Rule(by.topics.open, may.of_topic(PUBLISH)),

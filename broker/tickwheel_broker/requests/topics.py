@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tickwheel.protocol.bodies.admin import DeleteTopic, DeleteTopicOk, GetTopic, SetTopic
@@ -11,14 +9,14 @@ from tickwheel.protocol.bodies.requests import OpenTopic, OpenTopicOk, encode_ma
 from tickwheel.protocol.errors import BadArgument, TopicInUse
 from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_broker.background.retention import Retention
-from tickwheel_broker.background.schedules import Schedules
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.delivery import Delivery
+from tickwheel_broker.delivery.delivery import Delivery
+from tickwheel_broker.delivery.subscriptions import Subscriptions
 from tickwheel_broker.documents.endpoints import Endpoints
+from tickwheel_broker.documents.schedules import Schedules
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.security.grants import Identity
-from tickwheel_broker.subscriptions import Subscriptions
 from timerlog.commitlog.records import TopicRecord
 from timerlog.engine.groups import Groups, Holders, Start
 from timerlog.engine.look import Look
@@ -27,22 +25,35 @@ from timerlog.errors import UnknownGroup
 from timerlog.tables.tables import Tables
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TopicRequests:
     """What a topic is, and whether it is there."""
 
-    _topics: Topics
-    _holders: Holders
-    _look: Look
-    _tables: Tables
-    _clock: Clock
-    _settings: Settings
-    _delivery: Delivery
-    _subscriptions: Subscriptions
-    _schedules: Schedules
-    _endpoints: Endpoints
-    _retention: Retention
-    _publish: Callable[[], None]
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        holders: Holders,
+        look: Look,
+        tables: Tables,
+        clock: Clock,
+        settings: Settings,
+        delivery: Delivery,
+        subscriptions: Subscriptions,
+        schedules: Schedules,
+        endpoints: Endpoints,
+        retention: Retention,
+    ) -> None:
+        self._topics = topics
+        self._holders = holders
+        self._look = look
+        self._tables = tables
+        self._clock = clock
+        self._settings = settings
+        self._delivery = delivery
+        self._subscriptions = subscriptions
+        self._schedules = schedules
+        self._endpoints = endpoints
+        self._retention = retention
 
     def open(self, request: OpenTopic, asked: Asked) -> OpenTopicOk:
         """OPEN_TOPIC."""
@@ -75,7 +86,6 @@ class TopicRequests:
             asked.expect(self._described)
             self._topics.set(request.topic, request.settings, request.unset, request.paused, now_ms)
             self._subscriptions.tell_of_leases(self._delivery.subscriptions)
-            self._publish()
             self._delivery.wake_all()
         self._retention.topics_changed()
         return self._description(request.topic)

@@ -22,7 +22,7 @@ from tickwheel.protocol.errors import (
 )
 from tickwheel.protocol.grants import parse_grants
 from tickwheel_broker import logs
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.load import exposed_host
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.security import tokens

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from tickwheel.protocol.errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.security import tokens
 from tickwheel_broker.security.addresses import network_of
 from tickwheel_broker.security.tokens import Token

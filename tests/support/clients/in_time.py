@@ -13,7 +13,7 @@ import trio
 from tests.support.native.driver import NOW_MS
 from tickwheel import Client
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.daemon import Running, serve_broker, store_settings
 from tickwheel_broker.group_commit import InPlace
@@ -43,9 +43,11 @@ async def broker_in_time(directory: Path, **settings: Any) -> AsyncIterator[InTi
     network = Network(random.Random(1), _NO_FAULTS)
     try:
         async with trio.open_nursery() as nursery:
-            broker = Broker(chosen, store, TrioClock(NOW_MS), InPlace(), nursery)
+            broker = Broker(
+                settings=chosen, store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery
+            )
             listener = network.listen()
-            running = Running([listener.url], chosen)
+            running = Running(urls=[listener.url], settings=chosen)
             nursery.start_soon(serve_broker, broker, [listener], None, running, nursery)
             yield InTime(broker, network)
             nursery.cancel_scope.cancel()

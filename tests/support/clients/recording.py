@@ -227,7 +227,17 @@ def later_requests() -> list[Step]:
     talk.ask(GetAudit())
     talk.ask(GetAudit(after=1, limit=5))
     talk.ask(Fetch("orders", "phone", 10))
-    talk.ask(Fetch("orders", "phone", 10, 65_536, 20_000, "latest", 60_000))
+    talk.ask(
+        Fetch(
+            topic="orders",
+            group="phone",
+            count=10,
+            max_bytes=65_536,
+            wait_ms=20_000,
+            start="latest",
+            lease_ms=60_000,
+        )
+    )
     talk.ask(EndFetch(17))
     talk.ask(Return(group_id=1, ids=[2], epochs=[1]))
     talk.change(Nack(1, [5], [1], error="poison", give_up=True))

@@ -51,9 +51,9 @@ class NodeDaemon(Daemon):
 
     modules = (
         *Daemon.modules,
-        "tickwheel_broker.cluster.node_process",
-        "tickwheel_broker.cluster.kafka.group",
-        "tickwheel_broker.cluster.kafka.log",
+        "tickwheel_broker.node.process",
+        "tickwheel_broker.sharedlog.kafka.group",
+        "tickwheel_broker.sharedlog.kafka.log",
     )
 
     def __init__(

@@ -25,7 +25,7 @@ from timerlog.files.replica_mark import NAME
 TIMEOUT: Final = "4s"
 """So long after its kill a server can own its log again."""
 
-MODULES: Final = ("tickwheel_broker.cluster.node_process", "tickwheel_broker.cluster.kafka.log")
+MODULES: Final = ("tickwheel_broker.node.process", "tickwheel_broker.sharedlog.kafka.log")
 _PATIENCE_S: Final = 60.0
 
 CORE: Final = (
@@ -77,9 +77,9 @@ NOT_IN_A_CLUSTER: Final = {
 _MAKE: Final = """
 import json, logging, sys, time
 import trio
-from tickwheel_broker.cluster.beginning import begin
-from tickwheel_broker.cluster.kafka.log import KafkaLog
-from tickwheel_broker.cluster.kafka.topic import TopicSettings, create_topic
+from tickwheel_broker.sharedlog.beginning import begin
+from tickwheel_broker.sharedlog.kafka.log import KafkaLog
+from tickwheel_broker.sharedlog.kafka.topic import TopicSettings, create_topic
 from tickwheel_broker.config.cluster_url import parse_cluster_url
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.daemon import store_settings
@@ -96,7 +96,7 @@ trio.run(make, parse_cluster_url(settings.cluster), settings)
 
 _FOLLOW: Final = """
 import json, sys
-from tickwheel_broker.cluster.node_process import serve_node
+from tickwheel_broker.node.process import serve_node
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.daemon import run
 sys.exit(run(from_arguments(**json.loads(sys.argv[1])), serving=serve_node))

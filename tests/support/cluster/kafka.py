@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from tickwheel_bench.cluster.kafka import LIBS, Kafka, is_there, kafka
-from tickwheel_broker.cluster.kafka.topic import TopicSettings
-from tickwheel_broker.cluster.shared_log import SharedLog, Stored
+from tickwheel_broker.sharedlog.kafka.topic import TopicSettings
+from tickwheel_broker.sharedlog.shared_log import SharedLog, Stored
 
 MISSING: Final = (
     f"no Kafka: its jars are not in {LIBS}, or there is no java; `make kafka` fetches it with Maven"

@@ -12,11 +12,12 @@ import trio
 from tests.support.cluster.replicas import SETTINGS, check_replicas
 from tests.support.native.driver import MIB
 from tests.support.native.frames import ack_payload, delivered, send
-from tickwheel_broker.clock import Clock
-from tickwheel_broker.cluster.node import Membership, Node, replica_opener
-from tickwheel_broker.cluster.replicator import Replicator
-from tickwheel_broker.cluster.shared_log import SharedLog
+from tickwheel_broker.clock.clock import Clock
+from tickwheel_broker.sharedlog.node import Membership, Node, replica_opener
+from tickwheel_broker.sharedlog.replicator import Replicator
+from tickwheel_broker.sharedlog.shared_log import SharedLog
 from timerlog.background import WaitDurable
+from timerlog.engine.deliver import NoFrame
 from timerlog.errors import BeingHealed
 from timerlog.files.disk import FileDisk
 from timerlog.purge.drop import DropTicket, FreeTicket
@@ -59,7 +60,15 @@ class ClusterLoad:
             await self._serve(store, replicator, until)
 
         open_replica = replica_opener(directory, disk, SETTINGS, self.clock)
-        return Node(number, shared, membership, self.clock, open_replica, open_store, serve)
+        return Node(
+            number=number,
+            shared=shared,
+            membership=membership,
+            clock=self.clock,
+            open_replica=open_replica,
+            open_store=open_store,
+            serve=serve,
+        )
 
     async def _serve(
         self, store: Store, replicator: Replicator, until: Callable[[], Awaitable[None]]
@@ -94,11 +103,11 @@ class ClusterLoad:
             await self._commit(store, replicator)
             self.committed[key] = number
             moved = self._move(store, now_ms)
-            frame: bytes | None = None
+            frame: bytes | NoFrame = NoFrame.NOTHING
             with suppress(BeingHealed):
-                frame = store.deliver.fetch(group, holder, 1, 8, MIB, now_ms) if moved else None
+                frame = store.deliver.fetch(group, holder, 1, 8, MIB, now_ms) if moved else frame
             await self._commit(store, replicator)
-            if frame is not None:
+            if frame:
                 self._give(*delivered(frame), replicator.term)
                 ids, epochs = delivered(frame)
                 store.deliver.ack(ack_payload(group, ids[:4], epochs[:4]), 1, now_ms)

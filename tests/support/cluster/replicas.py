@@ -184,7 +184,7 @@ def work(owner: Owner, rounds: int, first: int = 0) -> None:
         owner.commit()
         pump(store, now_ms + 50)
         frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 8, MIB, now_ms + 50)
-        if frame is not None:
+        if frame:
             ids, epochs = delivered(frame)
             store.deliver.ack(ack_payload(group, ids[:5], epochs[:5]), 1, now_ms + 50)
             store.change.cancel([ids[-1] + 10], now_ms + 50)

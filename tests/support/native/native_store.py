@@ -489,9 +489,14 @@ class NativeStore:
                 pointer(dead, "uint64_t *"), pointer(damaged, "uint64_t *"), result,
             )  # fmt: skip
             return Plan(
-                int(stop), int(position[0]), dead[: result.dead].tolist(), damaged[: result.damaged].tolist(),
-                int(result.moved), int(result.moved_bytes), int(result.need),
-            )  # fmt: skip
+                stop=int(stop),
+                at=int(position[0]),
+                dead=dead[: result.dead].tolist(),
+                damaged=damaged[: result.damaged].tolist(),
+                moved=int(result.moved),
+                moved_bytes=int(result.moved_bytes),
+                need=int(result.need),
+            )
 
     def apply_moved(self, position: int) -> tuple[int, int]:
         need = ffi.new("uint64_t *")

@@ -38,7 +38,7 @@ sys.path.insert(0, sys.argv[2])
 {prelude}
 settings, serving = from_arguments(**json.loads(sys.argv[1])), None
 if settings.cluster:
-    from tickwheel_broker.cluster.node_process import serve_node as serving
+    from tickwheel_broker.node.process import serve_node as serving
 sys.exit(run(settings, serving=serving))
 """
 

@@ -16,7 +16,7 @@ from tests.support.native.driver import NOW_MS
 from tests.support.rocketmq.gateway_call import CALLER, OpenCall, asked, batch, read
 from tests.support.rocketmq.waited import waited
 from tickwheel import Client
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_gateway.calls.receiving import Receiving
 from tickwheel_gateway.calls.settling import Settling
 from tickwheel_gateway.clients.caller import Caller
@@ -63,16 +63,18 @@ class Consumer:
         self.stopping = trio.Event()
         dead_letters = DeadLetters()
         self.receiving = Receiving(
-            config,
-            self.registry,
-            Filters(),
-            self.renewing,
-            self.attempts,
-            dead_letters,
-            self.stopping,
-            now_ms,
+            config=config,
+            registry=self.registry,
+            filters=Filters(),
+            renewing=self.renewing,
+            attempts=self.attempts,
+            dead_letters=dead_letters,
+            stopping=self.stopping,
+            now_ms=now_ms,
         )
-        self.settling = Settling(config, Acking(), self.renewing, dead_letters, now_ms)
+        self.settling = Settling(
+            config=config, acking=Acking(), renewing=self.renewing, dead_letters=dead_letters, now_ms=now_ms
+        )
 
     async def send(
         self, body: bytes = b"x", *, topic: str = "t", message_id: str = "", **fields: Any

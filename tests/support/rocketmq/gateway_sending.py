@@ -9,7 +9,7 @@ from tests.support.clients.in_time import InTime
 from tests.support.native.driver import NOW_MS
 from tests.support.rocketmq.gateway_call import CALLER, OpenCall, batch, read
 from tickwheel import Client
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_gateway.calls.sending import Sending
 from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.clients.registry import Registry

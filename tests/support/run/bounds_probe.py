@@ -38,7 +38,7 @@ ROOMS: Final[dict[str, Sequence[str]]] = {
     "tracing": ("tickwheel.tracing", "tickwheel.client.tracing"),
     "web": ("tickwheel_web", "tickwheel.web"),
     "django": ("tickwheel.django",),
-    "cluster": ("tickwheel_broker.cluster",),
+    "cluster": ("tickwheel_broker.sharedlog",),
     "dramatiq": ("tickwheel.dramatiq",),
     "taskiq": ("tickwheel.taskiq",),
     "sql": ("tickwheel.outbox", "psycopg", "pymysql"),

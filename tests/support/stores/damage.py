@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import delivered_bodies, send
 from tests.support.stores.purging import ack, fill, take
+from timerlog.engine.deliver import NoFrame
 from timerlog.layout import MessageState
 from timerlog.store import Store
 
@@ -67,7 +68,7 @@ def _delivered(store: Store) -> Iterator[tuple[int, bytes]]:
     pump(store, LATER_MS)
     for group_id in list(store.tables.groups):
         holder = store.holders.acquire(group_id)
-        while (frame := store.deliver.fetch(group_id, holder, 1, 500, MIB, LATER_MS)) is not None:
+        while (frame := store.deliver.fetch(group_id, holder, 1, 500, MIB, LATER_MS)) is not NoFrame.NOTHING:
             if frame:
                 yield from delivered_bodies(frame)
 

@@ -31,7 +31,7 @@ class Reader:
         """What one DELIVER frame brings; ``part``: the group of one shard."""
         group = self.group if part is None else part
         frame = self.store.deliver.fetch(group, self.holder, 7, limit, limit_bytes, now_ms)
-        return [] if frame is None else list(zip(*delivered(frame), strict=True))
+        return list(zip(*delivered(frame), strict=True)) if frame else []
 
     def ack(self, *receipts: tuple[int, int], now_ms: int = NOW_MS) -> tuple[int, list[int]]:
         """(accepted, codes of those that were refused)."""

@@ -30,7 +30,7 @@ from tickwheel.protocol.bodies.settling import Return
 from tickwheel.protocol.frames import Frame, FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import Connection
 from tickwheel_broker.group_commit import Durability, InPlace
@@ -116,7 +116,13 @@ async def served(
 ) -> AsyncIterator[Bench]:
     async with trio.open_nursery() as nursery:
         disk, wires = Disk(), [Wire() for _ in range(clients)]
-        broker = Broker(Settings(durability=durability, **settings), store, TrioClock(NOW_MS), disk, nursery)
+        broker = Broker(
+            settings=Settings(durability=durability, **settings),
+            store=store,
+            clock=TrioClock(NOW_MS),
+            runner=disk,
+            nursery=nursery,
+        )
         nursery.start_soon(broker.run)
         parts = connection_parts(broker)
         scopes, ends = [], []

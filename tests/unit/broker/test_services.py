@@ -13,7 +13,7 @@ import trio.testing
 
 from tests.support.native.driver import SMALL
 from tests.support.native.frames import send
-from tickwheel_broker.clock import Alarm, ManualClock
+from tickwheel_broker.clock.clock import Alarm, ManualClock
 from tickwheel_broker.services import STRAIGHT_MESSAGES, Services
 from timerlog.errors import DiskFull
 from timerlog.services.batches import DueBatch

@@ -54,7 +54,9 @@ async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []
     commit = GroupCommit(
-        store, DiskCommitter(runner), on_durable=lambda: moved.append(store.log.durable_position)
+        store=store,
+        committer=DiskCommitter(runner),
+        on_durable=lambda: moved.append(store.log.durable_position),
     )
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
@@ -80,7 +82,7 @@ async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
 
 async def test_the_sync_of_a_reply_that_comes_alone_begins_at_once(store: Store) -> None:
     runner = GatedRunner()
-    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(runner), on_durable=lambda: None)
     replies: list[bytes] = []
 
     def ask(reply: bytes, *, is_last: bool = True) -> bool:
@@ -130,7 +132,7 @@ async def test_a_sync_that_was_begun_at_once_and_fails_is_final(store: Store) ->
             work()
 
     disk = Breaking()
-    commit = GroupCommit(store, DiskCommitter(disk), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(disk), on_durable=lambda: None)
     replies: list[bytes] = []
 
     async def break_disk() -> None:
@@ -161,7 +163,7 @@ async def test_a_sync_that_cannot_be_begun_is_final(store: Store, *, is_last: bo
         def begin(self, ticket: SyncTicket, ended: SyncEnded) -> None:
             raise MemoryError
 
-    commit = GroupCommit(store, DiskCommitter(Unable()), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(Unable()), on_durable=lambda: None)
     replies: list[bytes] = []
 
     async def ask() -> None:
@@ -207,7 +209,7 @@ async def test_no_descriptor_for_the_sync_thread_leaves_nothing_open(monkeypatch
 
 async def test_who_is_cancelled_waits_for_a_sync_that_was_begun_at_once(store: Store) -> None:
     runner = GatedRunner()
-    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(runner), on_durable=lambda: None)
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
@@ -225,7 +227,7 @@ async def test_who_is_cancelled_waits_for_a_sync_that_was_begun_at_once(store: S
 
 async def test_who_was_woken_at_the_same_time_shares_the_sync(store: Store) -> None:
     runner = GatedRunner()
-    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(runner), on_durable=lambda: None)
     replies: list[bytes] = []
 
     async def lease() -> None:
@@ -252,7 +254,10 @@ async def test_acks_share_the_sync_of_a_delivery_that_is_about_to_come(
 ) -> None:
     runner, is_about_to_deliver = GatedRunner(), True
     commit = GroupCommit(
-        store, DiskCommitter(runner), on_durable=lambda: None, is_about_to_deliver=lambda: is_about_to_deliver
+        store=store,
+        committer=DiskCommitter(runner),
+        on_durable=lambda: None,
+        is_about_to_deliver=lambda: is_about_to_deliver,
     )
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
@@ -280,7 +285,10 @@ async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
     store: Store, mock_clock: trio.testing.MockClock
 ) -> None:
     commit = GroupCommit(
-        store, DiskCommitter(InPlace()), on_durable=lambda: None, is_about_to_deliver=lambda: True
+        store=store,
+        committer=DiskCommitter(InPlace()),
+        on_durable=lambda: None,
+        is_about_to_deliver=lambda: True,
     )
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
@@ -297,7 +305,7 @@ async def test_acks_wait_for_a_delivery_a_millisecond_at_most(
 
 
 async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> None:
-    commit = GroupCommit(store, DiskCommitter(InPlace()), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(InPlace()), on_durable=lambda: None)
     replies: list[bytes] = []
     commit.when_durable(store.log.durable_position, replies.append, b"now")
     assert replies == [b"now"]
@@ -305,7 +313,7 @@ async def test_a_position_that_is_durable_is_answered_at_once(store: Store) -> N
 
 
 async def test_waiting_for_what_needs_no_sync_ends(store: Store) -> None:
-    commit = GroupCommit(store, DiskCommitter(InPlace()), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(InPlace()), on_durable=lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         store.topics.open("t", NOW_MS)
@@ -341,7 +349,7 @@ class GatedCluster:
 async def test_what_comes_while_nothing_new_is_settled_waits_for_the_next_commit(store: Store) -> None:
     store.sync()
     cluster = GatedCluster()
-    commit = GroupCommit(store, cluster, on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=cluster, on_durable=lambda: None)
     replies: list[tuple[bytes, int]] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
@@ -362,7 +370,7 @@ async def test_what_comes_while_nothing_new_is_settled_waits_for_the_next_commit
 async def test_what_nobody_waits_for_is_synced_soon(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
-    commit = GroupCommit(store, DiskCommitter(InPlace()), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(InPlace()), on_durable=lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         store.topics.open("t", NOW_MS)
@@ -378,7 +386,7 @@ async def test_after_a_reply_what_nobody_waits_for_shares_the_sync_of_the_next(
     store: Store, mock_clock: trio.testing.MockClock
 ) -> None:
     runner = GatedRunner()
-    commit = GroupCommit(store, DiskCommitter(runner), on_durable=lambda: None)
+    commit = GroupCommit(store=store, committer=DiskCommitter(runner), on_durable=lambda: None)
     replies: list[bytes] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
@@ -411,7 +419,7 @@ async def test_a_failed_sync_is_final(store: Store) -> None:
 
     broken = Broken()
     commit = GroupCommit(
-        store, DiskCommitter(broken), on_durable=lambda: pytest.fail("nothing became durable")
+        store=store, committer=DiskCommitter(broken), on_durable=lambda: pytest.fail("nothing became durable")
     )
     replies: list[bytes] = []
     store.topics.open("t", NOW_MS)
@@ -493,8 +501,8 @@ async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []
     commit = GroupCommit(
-        store,
-        DiskCommitter(runner),
+        store=store,
+        committer=DiskCommitter(runner),
         on_durable=lambda: moved.append(1),
         durability="interval",
         sync_interval_s=0.001,
@@ -518,7 +526,9 @@ async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
 
 
 async def test_os_replies_at_once_and_leaves_syncing_to_the_system(store: Store) -> None:
-    commit = GroupCommit(store, DiskCommitter(GatedRunner()), on_durable=lambda: None, durability="os")
+    commit = GroupCommit(
+        store=store, committer=DiskCommitter(GatedRunner()), on_durable=lambda: None, durability="os"
+    )
     replies: list[bytes] = []
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:

@@ -20,6 +20,7 @@ from tests.support.stores.purging import LATER_MS, fill, mixed, purge_steps
 from tests.support.stores.reader import Reader
 from tickwheel_native import lib
 from timerlog.commitlog.records import Outbound, send_payload
+from timerlog.engine.deliver import NoFrame
 from timerlog.engine.groups import Start
 from timerlog.layout import DeliveryState, MessageState, RecordType
 from timerlog.life import DELIVERIES, ENDS, MESSAGES
@@ -109,7 +110,7 @@ def spoil(store: Store, directory: Path) -> None:
     for message_id in (first, first + 3):
         position = int(store.tables.rows["position"][message_id])
         flip(directory, position + 400, SMALL.segment_bytes)
-    assert store.deliver.fetch(other.group, other.holder, 7, 100, MIB, NOW_MS + 600_000) == b"", "look again"
+    assert store.deliver.fetch(other.group, other.holder, 7, 100, MIB, NOW_MS + 600_000) is NoFrame.AGAIN
     pump(store, LATER_MS + 10)
 
 

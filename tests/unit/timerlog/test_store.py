@@ -52,7 +52,7 @@ def test_tables_that_cannot_be_opened_give_their_address_space_back(
     monkeypatch.setattr(Tables, "ensure_rows", fail)
     before = address_space_bytes()
     with pytest.raises(DiskFull) as caught:  # which keeps the tables, as a traceback does
-        Tables(tmp_path, 1, SMALL)
+        Tables(directory=tmp_path, log_id=1, settings=SMALL)
     assert caught.value
     assert address_space_bytes() - before < GIB
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +26,7 @@ from tickwheel.protocol.bodies.endpoints import (
 from tickwheel.protocol.bodies.requests import encode_map
 from tickwheel.protocol.errors import BadEndpoint
 from tickwheel_broker.background.queries import Queries
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.documents import endpoint_fields
 from tickwheel_broker.documents.endpoints import Endpoints, group_of
@@ -51,18 +50,29 @@ _TESTS_SETTINGS: Final = {"retention_ms": endpoint_tests.KEPT_MS}
 _MARGIN_BYTES: Final = 4_096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EndpointRequests:
     """Show, set, enable, delete."""
 
-    _topics: Topics
-    _groups: Groups
-    _produce: Produce
-    _tables: Tables
-    _clock: Clock
-    _settings: Settings
-    _endpoints: Endpoints
-    _queries: Queries
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        produce: Produce,
+        tables: Tables,
+        clock: Clock,
+        settings: Settings,
+        endpoints: Endpoints,
+        queries: Queries,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._produce = produce
+        self._tables = tables
+        self._clock = clock
+        self._settings = settings
+        self._endpoints = endpoints
+        self._queries = queries
 
     def show(self, request: GetEndpoints, asked: Asked) -> bytes:
         """ENDPOINTS."""

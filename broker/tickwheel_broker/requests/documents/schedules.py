@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -22,11 +21,11 @@ from tickwheel.protocol.bodies.schedules import (
 )
 from tickwheel.protocol.errors import BadSchedule, ScheduleExists, TooManySchedules
 from tickwheel.protocol.limits import MAX_HEADERS_BYTES, MAX_TIME_MS
-from tickwheel_broker.background import schedule_slots
-from tickwheel_broker.background.schedule_slots import Schedule
-from tickwheel_broker.background.schedules import HEADER, Schedules
-from tickwheel_broker.clock import Clock
+from tickwheel_broker.clock.clock import Clock
 from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.documents import schedule_slots
+from tickwheel_broker.documents.schedule_slots import Schedule
+from tickwheel_broker.documents.schedules import HEADER, Schedules
 from tickwheel_broker.requests.answers import Asked, check_name
 from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.topics import open_topic
@@ -46,20 +45,30 @@ _MARGIN_BYTES: Final = 4_096
 """What an answer and a document take beside the body and the headers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ScheduleRequests:
     """Show, set, delete, trigger."""
 
-    _topics: Topics
-    _tables: Tables
-    _log: CommitLog
-    _defaults: StoreSettings
-    """Hold for a topic where it has no settings of its own."""
-    _clock: Clock
-    _settings: Settings
-    _schedules: Schedules
-    _turn: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
-    """One request at a time looks for slots, so that the breaks between its steps are for everything else."""
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        tables: Tables,
+        log: CommitLog,
+        defaults: StoreSettings,
+        clock: Clock,
+        settings: Settings,
+        schedules: Schedules,
+    ) -> None:
+        self._topics = topics
+        self._tables = tables
+        self._log = log
+        self._defaults = defaults
+        """Hold for a topic where it has no settings of its own."""
+        self._clock = clock
+        self._settings = settings
+        self._schedules = schedules
+        self._turn: trio.CapacityLimiter = trio.CapacityLimiter(1)
+        """One request at a time looks for slots, so that the breaks between its steps are for everything else."""
 
     def show(self, request: GetSchedules, asked: Asked) -> Work:
         """SCHEDULES."""

@@ -22,7 +22,7 @@ from tickwheel.protocol.errors import BadJob as JobDamaged
 from tickwheel.protocol.errors import DiskFull
 from tickwheel_broker.background.bulk_jobs import KEEP_S, SWEEP_S, old_jobs
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.group_commit import InPlace, SyncRunner, SyncThread
 from timerlog.errors import BadJob
@@ -56,7 +56,13 @@ def leave(staging: Path, name: str, age_s: float) -> Path:
 def make_broker(
     store: Store, directory: Path, nursery: trio.Nursery, runner: SyncRunner | None = None
 ) -> Broker:
-    return Broker(Settings(data_dir=str(directory)), store, TrioClock(NOW_MS), runner or InPlace(), nursery)
+    return Broker(
+        settings=Settings(data_dir=str(directory)),
+        store=store,
+        clock=TrioClock(NOW_MS),
+        runner=runner or InPlace(),
+        nursery=nursery,
+    )
 
 
 def test_what_is_old(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.support.stores.purging import LATER_MS, content, mixed
 from tickwheel.protocol.errors import BadRequest, TickwheelError
 from tickwheel_broker.background.steps import KEPT
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.group_commit import InPlace, SyncFailed
 from timerlog.errors import DiskFull
@@ -35,7 +35,7 @@ async def purging_broker(directory: Path, durability: str = "always") -> AsyncIt
     settings = Settings(data_dir=str(directory), durability=durability)  # type: ignore[arg-type]
     try:
         async with trio.open_nursery() as nursery:
-            broker = Broker(settings, store, clock, InPlace(), nursery)
+            broker = Broker(settings=settings, store=store, clock=clock, runner=InPlace(), nursery=nursery)
             nursery.start_soon(broker.commit.run)
             nursery.start_soon(broker.purging.run)
             yield broker

@@ -17,7 +17,7 @@ from tickwheel.protocol.bodies.requests import Query, decode_error
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.frames import FrameReader, FrameType
 from tickwheel_broker.background.queries import MAX_AT_ONCE, MAX_WAITING, Queries
-from tickwheel_broker.clock import SystemClock
+from tickwheel_broker.clock.clock import SystemClock
 from tickwheel_broker.net.outgoing import Outgoing
 from timerlog.query.worker import Job
 from timerlog.store import Store
@@ -67,7 +67,17 @@ def store(tmp_path: Path) -> Store:
 async def test_turns_are_limited_and_so_are_those_who_wait(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
-    queries, sink = Held(store.log, store.tables, SystemClock(), 1 << 20, at_once, store.select.heal), Sink()
+    queries, sink = (
+        Held(
+            log=store.log,
+            tables=store.tables,
+            clock=SystemClock(),
+            max_frame_bytes=1 << 20,
+            tell=at_once,
+            heal=store.select.heal,
+        ),
+        Sink(),
+    )
     outgoing = cast(Outgoing, sink)
     async with trio.open_nursery() as nursery:
         for number in range(MAX_AT_ONCE + MAX_WAITING):
@@ -86,9 +96,14 @@ async def test_turns_are_limited_and_so_are_those_who_wait(
 async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     sink = Sink()
-    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once, store.select.heal).answer(
-        cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
-    )
+    await Queries(
+        log=store.log,
+        tables=store.tables,
+        clock=SystemClock(),
+        max_frame_bytes=1 << 20,
+        tell=at_once,
+        heal=store.select.heal,
+    ).answer(cast(Outgoing, sink), 1, Query("select 1", 10, 60_000))
     error = sink.error()
     assert (error.code, error.retryable) == ("query_failed", False)
     assert "No such file" in error.message
@@ -98,9 +113,14 @@ async def test_a_process_that_does_not_start_is_told(store: Store, monkeypatch: 
 async def test_a_process_that_says_nothing_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/true")
     sink = Sink()
-    await Queries(store.log, store.tables, SystemClock(), 1 << 20, at_once, store.select.heal).answer(
-        cast(Outgoing, sink), 1, Query("select 1", 10, 60_000)
-    )
+    await Queries(
+        log=store.log,
+        tables=store.tables,
+        clock=SystemClock(),
+        max_frame_bytes=1 << 20,
+        tell=at_once,
+        heal=store.select.heal,
+    ).answer(cast(Outgoing, sink), 1, Query("select 1", 10, 60_000))
     assert sink.error().code == "query_failed"
     store.close()
 
@@ -112,7 +132,12 @@ async def test_what_a_query_finds_damaged_is_to_be_healed(store: Store, tmp_path
     flip(tmp_path / "data", int(store.tables.rows["position"][2]) + 50, store.log.segment_bytes)
     healed: list[int] = []
     queries = Queries(
-        store.log, store.tables, SystemClock(), 1 << 20, at_once, lambda ids: healed.extend(ids.tolist())
+        log=store.log,
+        tables=store.tables,
+        clock=SystemClock(),
+        max_frame_bytes=1 << 20,
+        tell=at_once,
+        heal=lambda ids: healed.extend(ids.tolist()),
     )
     sink = Sink()
     await queries.answer(cast(Outgoing, sink), 1, Query("select body from t order by id", 10, 60_000))

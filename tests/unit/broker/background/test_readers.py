@@ -12,14 +12,14 @@ import pytest
 from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel_broker.background import readers as background_readers
 from tickwheel_broker.background.readers import SEEN_AGAIN_MS, Readers
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from timerlog.errors import DiskFull
 from timerlog.store import Store
 
 
 def store_and_readers(directory: Path) -> tuple[Store, Readers]:
     store = Store.open(directory, msgspec.structs.replace(SMALL, max_groups=500), NOW_MS)
-    return store, Readers(store.groups, ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC)), store.sync)
+    return store, Readers(store.groups, ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC)))
 
 
 def groups_that_are_read(store: Store, readers: Readers, count: int) -> list[int]:

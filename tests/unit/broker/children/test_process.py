@@ -75,7 +75,7 @@ class World:
         return self.processes[-1]
 
     async def run(self) -> None:
-        await Child("web", ["web"], [5]).run(self.stop.wait)
+        await Child(name="web", command=["web"], descriptors=[5]).run(self.stop.wait)
 
 
 async def test_it_is_started_anew_after_longer_and_longer_waits(
@@ -160,7 +160,7 @@ async def test_it_is_spoken_with_until_it_ends(monkeypatch: pytest.MonkeyPatch) 
             ends.append("over")
 
     monkeypatch.setattr(trio.lowlevel, "open_process", open_process)
-    child = Child("worker", ["gateway"], keeps=["TICKWHEEL_TOKEN"], converse=converse)
+    child = Child(name="worker", command=["gateway"], keeps=["TICKWHEEL_TOKEN"], converse=converse)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(child.run, stop.wait)
         for number in (1, 2):

@@ -31,14 +31,14 @@ from tickwheel.protocol.errors import TokenRevoked
 from tickwheel.protocol.frames import Frame, FrameReader, FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import MAX_SLOW_REQUESTS, Connection
+from tickwheel_broker.delivery.subscriptions import RELEASE_STEP
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.requests.answers import MAX_AT_ONCE
 from tickwheel_broker.requests.changes import ChangeRequests
 from tickwheel_broker.security.grants import NOBODY, OWNER, Identity
-from tickwheel_broker.subscriptions import RELEASE_STEP
 from tickwheel_broker.wiring import connection_parts
 from timerlog.store import Store
 
@@ -113,7 +113,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def connected(store: Store, clients: int = 1) -> AsyncIterator[list[Wire]]:
     """Clients of a broker that have greeted it."""
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        broker = Broker(
+            settings=Settings(), store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery
+        )
         nursery.start_soon(broker.run)
         parts = connection_parts(broker)
         wires = [Wire() for _ in range(clients)]
@@ -144,7 +146,9 @@ async def test_a_token_may_be_revoked_at_the_very_end_of_its_connection(
 
     at_the_end = AtTheEnd()
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        broker = Broker(
+            settings=Settings(), store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery
+        )
         monkeypatch.setattr(broker.access, "renewed", refuse)
         wire = Wire()
         connection = Connection(connection_parts(broker), wire, 1)

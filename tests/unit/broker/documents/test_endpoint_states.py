@@ -12,7 +12,7 @@ from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel.protocol.bodies.endpoints import Endpoint
 from tickwheel.protocol.endpoint_states import EndpointState, ToldState
 from tickwheel_broker.background.readers import Readers
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from tickwheel_broker.documents.endpoint_states import NOBODY, EndpointStates, counted
 from tickwheel_broker.documents.endpoints import Endpoints
 from timerlog.store import Store
@@ -90,8 +90,10 @@ def test_what_was_told_of_an_endpoint_goes_with_it() -> None:
 def test_an_endpoint_that_is_made_anew_has_no_state_of_before(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
     clock = ManualClock(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
-    readers = Readers(store.groups, clock, store.sync)
-    endpoints = Endpoints(store.change, store.groups, store.tables, readers, clock, store.sync)
+    readers = Readers(store.groups, clock)
+    endpoints = Endpoints(
+        change=store.change, groups=store.groups, tables=store.tables, readers=readers, clock=clock
+    )
     store.topics.open("orders", NOW_MS)
     for keep_group in (False, True):
         endpoints.put(endpoint(), "latest")

@@ -16,7 +16,7 @@ from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.native.frames import send
 from tests.support.run.profile import amount
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.load import from_arguments
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.monitoring import vitals
@@ -61,7 +61,11 @@ async def broker(path: Path, runner: InPlace | None = None) -> AsyncIterator[tup
     store = Store.open(path, SMALL, NOW_MS)
     async with trio.open_nursery() as nursery:
         made = Broker(
-            from_arguments(data_dir=str(path)), store, TrioClock(NOW_MS), runner or InPlace(), nursery
+            settings=from_arguments(data_dir=str(path)),
+            store=store,
+            clock=TrioClock(NOW_MS),
+            runner=runner or InPlace(),
+            nursery=nursery,
         )
         vitals = watched_parts(made).vitals
         nursery.start_soon(vitals.run)

@@ -22,9 +22,9 @@ from tickwheel.protocol.errors import TopicInUse, UnknownTopic
 from tickwheel_broker.background import retention
 from tickwheel_broker.background.housekeeping import HOUSEKEEPING_S
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import ManualClock, TrioClock
+from tickwheel_broker.clock.clock import ManualClock, TrioClock
 from tickwheel_broker.config.settings import Settings
-from tickwheel_broker.delivery import Subscription
+from tickwheel_broker.delivery.takers import Subscription
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.net.outgoing import Outgoing
 from tickwheel_broker.net.pulse import Pulse
@@ -75,7 +75,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 async def test_a_topic_is_not_deleted_under_a_subscription_that_is_being_made(store: Store) -> None:
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        broker = Broker(
+            settings=Settings(), store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery
+        )
         client = Client(broker)
         client.ask(Subscribe(topic="t", group="g", credit=10, batch=10))
         assert broker.delivery.subscribers == 0, "SUBSCRIBE_OK waits for the disk"
@@ -101,7 +103,13 @@ async def test_a_topic_that_is_deleted_while_its_messages_expire(
     pump(store, NOW_MS)
     Reader(store, topic)
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS + 60_000), InPlace(), nursery)
+        broker = Broker(
+            settings=Settings(),
+            store=store,
+            clock=TrioClock(NOW_MS + 60_000),
+            runner=InPlace(),
+            nursery=nursery,
+        )
         nursery.start_soon(broker.retention._expire, topic, 1_000)
         with trio.fail_after(PATIENCE_S):
             while store.tables.rows["state"][1] != MessageState.EXPIRED:
@@ -123,7 +131,7 @@ async def test_leases_do_not_last_until_the_time_of_a_clock_that_was_wrong(
     reader = Reader(store, topic)
     assert reader.fetch(now_ms=clock.now_ms()) == [(1, 1)]
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, clock, InPlace(), nursery)
+        broker = Broker(settings=Settings(), store=store, clock=clock, runner=InPlace(), nursery=nursery)
         nursery.start_soon(broker.housekeeping.run)
         clock.set(datetime.fromtimestamp(NOW_MS / 1_000, UTC))
         await trio.sleep(1.5 * HOUSEKEEPING_S)
@@ -144,7 +152,9 @@ async def test_operators_are_told_what_cannot_become_a_dead_letter(
     assert reader.nack((1, 1), (2, 1)) == ["nacked", "nacked"]
     caplog.set_level(logging.ERROR, "tickwheel.broker")
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        broker = Broker(
+            settings=Settings(), store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery
+        )
         nursery.start_soon(broker.housekeeping.run)
         await trio.sleep(3.5 * HOUSEKEEPING_S)
         nursery.cancel_scope.cancel()

@@ -27,7 +27,7 @@ from tickwheel.protocol.errors import error_from_wire
 from tickwheel.protocol.frames import Frame, FrameType, encode_frame
 from tickwheel.protocol.identity import RequestIdentity
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.connections.connection import Connection, Parts
 from tickwheel_broker.group_commit import InPlace
@@ -77,7 +77,9 @@ class Asking(Wire):
 async def connected(store: Store, clients: int = 2) -> AsyncIterator[list[Asking]]:
     """Clients of a broker that have greeted it."""
     async with trio.open_nursery() as nursery:
-        broker = Broker(Settings(), store, TrioClock(NOW_MS), InPlace(), nursery)
+        broker = Broker(
+            settings=Settings(), store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery
+        )
         nursery.start_soon(broker.run)
         parts = connection_parts(broker)
         asking = [Asking() for _ in range(clients)]

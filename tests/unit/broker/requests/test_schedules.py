@@ -14,11 +14,11 @@ import trio
 from tests.support.native.driver import NOW_MS, SMALL
 from tickwheel.protocol.bodies.schedules import GetSchedules
 from tickwheel.protocol.errors import BadSchedule
-from tickwheel_broker.background import schedule_slots
-from tickwheel_broker.background.schedule_slots import Schedule, merged
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
+from tickwheel_broker.documents import schedule_slots
+from tickwheel_broker.documents.schedule_slots import Schedule, merged
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.requests.operations import Clients
 from tickwheel_broker.security.grants import OWNER
@@ -39,7 +39,13 @@ class Asked:
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     async with trio.open_nursery() as nursery:
-        yield Broker(Settings(data_dir=str(tmp_path)), store, TrioClock(NOW_MS), InPlace(), nursery)
+        yield Broker(
+            settings=Settings(data_dir=str(tmp_path)),
+            store=store,
+            clock=TrioClock(NOW_MS),
+            runner=InPlace(),
+            nursery=nursery,
+        )
         nursery.cancel_scope.cancel()
     store.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.native.driver import NOW_MS
 from tests.unit.broker.security.test_tokens import record, save
-from tickwheel_broker.clock import SystemClock
+from tickwheel_broker.clock.clock import SystemClock
 from tickwheel_broker.security.access import Access
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tickwheel.protocol.errors import BadToken, TokenExpired, TokenRevoked, TooManyAttempts
-from tickwheel_broker.clock import ManualClock
+from tickwheel_broker.clock.clock import ManualClock
 from tickwheel_broker.security import tokens
 from tickwheel_broker.security.addresses import network_of
 from tickwheel_broker.security.logins import MAX_FAILURES, MAX_WAITING, WINDOW_S, Attempts, Logins

@@ -76,7 +76,7 @@ from tickwheel.protocol.errors import Forbidden, UnknownEndpoint, UnknownSchedul
 from tickwheel.protocol.grants import PERMISSIONS, parse_grants
 from tickwheel.protocol.messages import SendColumns, encode_send
 from tickwheel_broker.broker import Broker
-from tickwheel_broker.clock import TrioClock
+from tickwheel_broker.clock.clock import TrioClock
 from tickwheel_broker.config.settings import Settings
 from tickwheel_broker.group_commit import InPlace
 from tickwheel_broker.requests.operations import Clients
@@ -165,7 +165,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def world(store: Store, tmp_path: Path) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         settings = Settings(data_dir=str(tmp_path))
-        yield World(Broker(settings, store, TrioClock(NOW_MS), InPlace(), nursery))
+        yield World(
+            Broker(settings=settings, store=store, clock=TrioClock(NOW_MS), runner=InPlace(), nursery=nursery)
+        )
         nursery.cancel_scope.cancel()
 
 
@@ -441,7 +443,7 @@ def add_endpoints(world: World) -> None:
 
 
 def make_schedule(topic: str) -> Any:
-    from tickwheel_broker.background import schedule_slots as schedule_plan
+    from tickwheel_broker.documents import schedule_slots as schedule_plan
 
     base = {"name": topic, "last_slot_ms": NOW_MS, "start_ms": NOW_MS}
     return schedule_plan.merged(base, {"topic": topic, "every_ms": 60_000})

@@ -146,7 +146,13 @@ def _told(store: Store) -> object:
         )
         group_ids = [group.group_id for group in snapshot.description.groups]
         tried = AttemptReader(
-            snapshot, group_ids, None, None, store.log.durable_position, 10_000, MOST_BYTES
+            snapshot=snapshot,
+            groups=group_ids,
+            mark=None,
+            before=None,
+            end=store.log.durable_position,
+            limit=10_000,
+            most_bytes=MOST_BYTES,
         ).run(lambda: False)
         lives = [
             history_of(snapshot, number, store.log.appended_position, 10_000, lambda: False)

@@ -93,7 +93,7 @@ def test_a_full_disk_refuses_sends_and_lets_the_rest_go_on(
     store.changes.take()
     store.dequeue_put_message.move(store.dequeue_get_message.look_up(due, NOW_MS), NOW_MS)
     assert store.changes.take().woken == {group}
-    assert store.deliver.fetch(group, holder, 1, 100, MIB, NOW_MS) is not None
+    assert store.deliver.fetch(group, holder, 1, 100, MIB, NOW_MS)
     monkeypatch.undo()
     assert fill(store, topic, 10) == 600, "with room again, sends go on"
 

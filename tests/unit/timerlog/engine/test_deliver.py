@@ -9,6 +9,7 @@ from tests.support.native.frames import ack_payload, delivered, send
 from tests.support.stores.reader import Reader
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_native import lib
+from timerlog.engine.deliver import NoFrame
 from timerlog.errors import TooManyGroups, UnknownGroup
 from timerlog.store import Store
 
@@ -39,13 +40,13 @@ def test_a_delivery_tells_of_attempts_to_who_asks(store: Store, topic: int) -> N
     for time_ms in (NOW_MS, NOW_MS + 1_000):
         pump(store, time_ms)
         frame = store.deliver.fetch(reader.group, reader.holder, 9, 2, MIB, time_ms, tells_attempts=True)
-        assert frame is not None
+        assert frame
         assert len(frame) == 16 + int.from_bytes(frame[:4], "little")
         delivery = decode_deliver(frame[16:])
         told.append((delivery.ids, delivery.epochs, delivery.attempts))
     store.settle.give_back(reader.group, [1, 2], [2, 2], NOW_MS + 1_000)
     frame = store.deliver.fetch(reader.group, reader.holder, 9, 2, MIB, NOW_MS + 1_000, tells_attempts=True)
-    assert frame is not None
+    assert frame
     delivery = decode_deliver(frame[16:])
     told.append((delivery.ids, delivery.epochs, delivery.attempts))
     assert told == [((1, 2), (1, 1), (1, 1)), ((1, 2), (2, 2), (2, 2)), ((1, 2), (3, 3), (2, 2))]
@@ -124,7 +125,7 @@ def test_no_delivery_is_larger_than_a_frame_may_be(store: Store) -> None:
     pump(store, NOW_MS)
     group = store.groups.open(topic, "g", NOW_MS)
     holder, taken = store.holders.acquire(group), 0
-    while (frame := store.deliver.fetch(group, holder, 1, 1_000, MIB, NOW_MS)) is not None:
+    while (frame := store.deliver.fetch(group, holder, 1, 1_000, MIB, NOW_MS)) is not NoFrame.NOTHING:
         assert len(frame) <= store.settings.max_frame_bytes
         taken += len(delivered(frame)[0])
     assert taken == 20 * 23

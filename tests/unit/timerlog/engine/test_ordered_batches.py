@@ -25,7 +25,7 @@ def opened(directory: Path, keys: bytes) -> Store:
 
 
 def fetch(store: Store, of_a_key: int, now_ms: int = NOW_MS) -> list[int]:
-    frame = store.deliver.fetch(1, 0, 1, 100, 1 << 20, now_ms, AsAnswer(1, 900, of_a_key))
+    frame = store.deliver.fetch(1, 0, 1, 100, 1 << 20, now_ms, asked=AsAnswer(1, 900, of_a_key))
     return delivered(frame)[0] if frame else []
 
 

@@ -22,7 +22,7 @@ PAGES = 64
 
 @pytest.fixture
 def region() -> Iterator[Region]:
-    made = Region(None, 1 << 20)
+    made = Region(path=None, room_bytes=1 << 20)
     made.ensure(PAGES * PAGE_BYTES)
     made.array(np.uint8, 0, PAGES * PAGE_BYTES)[:] = 7
     yield made
@@ -65,7 +65,7 @@ def test_more_pieces_than_there_may_be_keep_their_space(region: Region) -> None:
 def test_a_full_disk_that_is_opened_again(tmp_path: Path) -> None:
     """What was punched, or never had a block, is told from what has blocks and was never written."""
     with small_tmpfs(tmp_path / "disk", 1 << 20) as disk:
-        first = Region(disk / "table", 8 << 20)
+        first = Region(path=disk / "table", room_bytes=8 << 20)
         first.start_at(5 * PAGE_BYTES)
         first.ensure(40 * PAGE_BYTES)
         first.array(np.uint8, 0, 40 * PAGE_BYTES)[10 * PAGE_BYTES : 20 * PAGE_BYTES] = 7
@@ -73,7 +73,7 @@ def test_a_full_disk_that_is_opened_again(tmp_path: Path) -> None:
         first.close()
         with open(disk / "filler", "wb", buffering=0) as filler:
             os.posix_fallocate(filler.fileno(), 0, os.statvfs(disk).f_bavail * PAGE_BYTES)
-        again = Region(disk / "table", 8 << 20)
+        again = Region(path=disk / "table", room_bytes=8 << 20)
         blocks = again.disk_bytes()
         items = again.array(np.uint8, 0, 40 * PAGE_BYTES)
         assert items[::PAGE_BYTES].tolist() == [0] * 10 + [7, 7, 0, 0] + [7] * 6 + [0] * 20

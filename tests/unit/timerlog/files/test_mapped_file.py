@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 @pytest.mark.parametrize("named", [True, False])
 def test_arrays_stay_valid_while_it_grows(tmp_path: Path, named: bool) -> None:
-    region = Region(tmp_path / "file" if named else None, 64 * MIB)
+    region = Region(path=tmp_path / "file" if named else None, room_bytes=64 * MIB)
     region.ensure(10)
     array = region.array(np.uint64, 4096, 1 << 20)
     array[5] = 7
@@ -42,7 +42,7 @@ def test_arrays_stay_valid_while_it_grows(tmp_path: Path, named: bool) -> None:
 def test_what_a_region_leaves_is_released_as_it_grows(tmp_path: Path) -> None:
     """All at once takes as long as there are pages."""
     gone = [0]
-    region = Region(tmp_path / "file", 96 * MIB, lowest=lambda: gone[0])
+    region = Region(path=tmp_path / "file", room_bytes=96 * MIB, lowest=lambda: gone[0])
     region.ensure(70 * MIB)
     region.array(np.uint8, 0, 70 * MIB)[::4096] = 7
     before = region.address
@@ -61,7 +61,7 @@ def test_what_a_region_leaves_is_released_as_it_grows(tmp_path: Path) -> None:
 
 
 def test_a_hold_keeps_what_is_left(tmp_path: Path) -> None:
-    region = Region(tmp_path / "file", 4 * MIB, lowest=lambda: MIB)
+    region = Region(path=tmp_path / "file", room_bytes=4 * MIB, lowest=lambda: MIB)
     region.ensure(2 * MIB)
     array = region.array(np.uint8, 0, 2 * MIB)
     region.hold()
@@ -77,22 +77,22 @@ def test_a_hold_keeps_what_is_left(tmp_path: Path) -> None:
 
 
 def test_contents_survive(tmp_path: Path) -> None:
-    region = Region(tmp_path / "file", 64 * MIB)
+    region = Region(path=tmp_path / "file", room_bytes=64 * MIB)
     region.ensure(100)
     region.array(np.uint8, 0, 100)[:] = 42
     region.close()
-    again = Region(tmp_path / "file", 64 * MIB)
+    again = Region(path=tmp_path / "file", room_bytes=64 * MIB)
     assert again.array(np.uint8, 0, 100).tolist() == [42] * 100
     again.close()
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    region = Region(tmp_path / "file", MIB)
+    region = Region(path=tmp_path / "file", room_bytes=MIB)
     region.ensure(MIB)
     with pytest.raises(StoreError, match="cannot grow"):
         region.ensure(MIB + 1)
     region.close()
-    small = Region(tmp_path / "other", MIB)
+    small = Region(path=tmp_path / "other", room_bytes=MIB)
     small.ensure(100)
     before = small.allocated_bytes
 
@@ -123,7 +123,7 @@ class _NoHoles:
 
 
 def test_a_file_system_without_holes_keeps_the_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    region = Region(tmp_path / "file", 1 << 20)
+    region = Region(path=tmp_path / "file", room_bytes=1 << 20)
     region.ensure(PAGE_BYTES)
     region.array("u1", 0, PAGE_BYTES)[:] = 7
     with monkeypatch.context() as patched:
@@ -168,7 +168,7 @@ def on_disk() -> Iterator[Path]:
 
 
 def test_what_is_dirty_is_written_back(on_disk: Path) -> None:
-    region = Region(on_disk / "file", 8 * MIB)
+    region = Region(path=on_disk / "file", room_bytes=8 * MIB)
     region.ensure(4 * MIB)
     region.array("u1", 0, 3 * MIB)[:] = 7
     assert dirty_kib(region.address) >= 3 * 1024
@@ -181,7 +181,7 @@ def test_what_is_dirty_is_written_back(on_disk: Path) -> None:
 
 
 def test_memory_without_a_file_is_not_written_back() -> None:
-    region = Region(None, MIB)
+    region = Region(path=None, room_bytes=MIB)
     region.ensure(PAGE_BYTES)
     region.write_back(0, PAGE_BYTES)
     region.close()
@@ -189,7 +189,7 @@ def test_memory_without_a_file_is_not_written_back() -> None:
 
 def test_to_write_back_promises_nothing(tmp_path: Path) -> None:
     """A broker whose clients have all open files goes on."""
-    region = Region(tmp_path / "table", 1 << 20)
+    region = Region(path=tmp_path / "table", room_bytes=1 << 20)
     region.ensure(PAGE_BYTES)
     with mock.patch(
         "timerlog.files.mapped_file.os.open", side_effect=OSError(errno.EMFILE, "too many open files")

@@ -46,7 +46,7 @@ def test_some_are_left_for_everything_else_and_who_asks_again_does_not_count_eac
 
 def test_a_table_is_one_map_however_much_it_grows(tmp_path: Path) -> None:
     before = count_maps()
-    regions = [Region(tmp_path / str(number), 1 << 30) for number in range(200)]
+    regions = [Region(path=tmp_path / str(number), room_bytes=1 << 30) for number in range(200)]
     for region in regions:
         region.ensure(1 << 16)
         region.ensure(1 << 18)

@@ -51,7 +51,15 @@ class History:
         headers = [msgspec.msgpack.encode({"n": n % 4}) if n % 2 else b"" for n in numbers]
         bodies = [self.random.randbytes(self.random.randrange(40)) for _ in numbers]
         times_ms = [self.now_ms + self.random.randrange(3_000) for _ in numbers]
-        send_all(self.store, self.random.choice(self.topics), bodies, times_ms, keys, headers, self.now_ms)
+        send_all(
+            store=self.store,
+            topic_id=self.random.choice(self.topics),
+            bodies=bodies,
+            times_ms=times_ms,
+            keys=keys,
+            headers=headers,
+            now_ms=self.now_ms,
+        )
         assert self.store.tables.next_id == first + count
         self.sent |= dict(zip(numbers, zip(keys, headers, bodies, strict=True), strict=True))
 
@@ -59,7 +67,7 @@ class History:
         pump(self.store, self.now_ms)
         group, holder = self.random.choice(self.readers)
         frame = self.store.deliver.fetch(group, holder, 7, self.random.randrange(1, 20), MIB, self.now_ms)
-        if frame is None:
+        if not frame:
             return
         receipts = [pair for pair in zip(*delivered(frame), strict=True) if self.random.random() < 0.6]
         if receipts:
@@ -201,7 +209,15 @@ def test_a_torn_arrival_counts_as_not_delivered(store: Store) -> None:
 def test_bytes_that_are_no_text_do_not_break_a_query(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     hostile = [b"\xc1\xff", b"\x81\x01", b"\x81\xa1k\xcb\x7f\xf8\0\0\0\0\0\0"]  # no msgpack, cut off, NaN
-    send_all(store, topic, [b"\xff"] * 3, [NOW_MS] * 3, [b"\xff\xfe", b"b", b"c"], hostile, NOW_MS)
+    send_all(
+        store=store,
+        topic_id=topic,
+        bodies=[b"\xff"] * 3,
+        times_ms=[NOW_MS] * 3,
+        keys=[b"\xff\xfe", b"b", b"c"],
+        headers=hostile,
+        now_ms=NOW_MS,
+    )
     assert ask(store, "SELECT key, headers, body FROM t ORDER BY id", NOW_MS) == [
         {"key": "\ufffd\ufffd", "headers": None, "body": b"\xff"},
         {"key": "b", "headers": None, "body": b"\xff"},

@@ -40,7 +40,15 @@ def read(
     store.sync()
     with closing(Snapshot(describe(store.log, store.tables, now_ms))) as snapshot:
         end = store.log.durable_position
-        reader = AttemptReader(snapshot, list(groups), mark, before, end, limit, most_bytes)
+        reader = AttemptReader(
+            snapshot=snapshot,
+            groups=list(groups),
+            mark=mark,
+            before=before,
+            end=end,
+            limit=limit,
+            most_bytes=most_bytes,
+        )
         return reader.run(lambda: is_late)
 
 

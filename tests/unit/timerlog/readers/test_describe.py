@@ -26,7 +26,15 @@ from timerlog.store import Store
 def send(store: Store, count: int, topic: str = "orders", size_bytes: int = 10) -> int:
     topic_id = store.topics.open(topic, NOW_MS)
     none = [b""] * count
-    send_all(store, topic_id, [bytes(size_bytes)] * count, [NOW_MS + 1_000] * count, none, none, NOW_MS)
+    send_all(
+        store=store,
+        topic_id=topic_id,
+        bodies=[bytes(size_bytes)] * count,
+        times_ms=[NOW_MS + 1_000] * count,
+        keys=none,
+        headers=none,
+        now_ms=NOW_MS,
+    )
     return topic_id
 
 

@@ -111,7 +111,15 @@ def busy(store: Store) -> Store:
     topic_id = store.topics.open("orders", NOW_MS)
     reader, other = Reader(store, topic_id), Reader(store, topic_id, "audit")
     none = [b""] * 40
-    send_all(store, topic_id, [b"x"] * 40, [NOW_MS + n // 10 for n in range(40)], none, none, NOW_MS)
+    send_all(
+        store=store,
+        topic_id=topic_id,
+        bodies=[b"x"] * 40,
+        times_ms=[NOW_MS + n // 10 for n in range(40)],
+        keys=none,
+        headers=none,
+        now_ms=NOW_MS,
+    )
     assert store.change.cancel([40], NOW_MS) == ["cancelled"]
     store.change.reschedule([39], NOW_MS + 50_000, NOW_MS)
     pump(store, NOW_MS + 10)

@@ -35,7 +35,15 @@ def told(store: Store, first_id: int) -> object:
     with closing(Snapshot(describe(store.log, store.tables, NOW_MS))) as snapshot:
         tail = TailReader(snapshot, Place(0, 0), end, 1 << 20, 1 << 30).run(lambda: False)
         groups = [group.group_id for group in snapshot.description.groups]
-        tried = AttemptReader(snapshot, groups, None, None, end, 10_000, MOST_BYTES).run(lambda: False)
+        tried = AttemptReader(
+            snapshot=snapshot,
+            groups=groups,
+            mark=None,
+            before=None,
+            end=end,
+            limit=10_000,
+            most_bytes=MOST_BYTES,
+        ).run(lambda: False)
         lives = [
             history_of(snapshot, first_id + number, end, 10_000, lambda: False) for number in range(0, 400, 7)
         ]

@@ -29,7 +29,7 @@ def busy(directory: Path) -> Store:
     store.produce.ingest(send(topic, [b"x"] * 40, keys=keys, times_ms=times), NOW_MS)
     pump(store, NOW_MS + 200)
     frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 10, MIB, NOW_MS + 200)
-    assert frame is not None
+    assert frame
     ids, epochs = delivered(frame)
     store.deliver.ack(ack_payload(group, ids[:5], epochs[:5]), 1, NOW_MS + 200)
     store.change.cancel([39], NOW_MS + 200)
@@ -62,7 +62,7 @@ def test_the_same_state_after(tmp_path: Path, ending: str) -> None:
     assert store.look.stats(later_ms)["scheduled"] == 0
     group = store.tables.topics[1].groups["g"]
     frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 1_000, MIB, later_ms)
-    assert frame is not None
+    assert frame
     ids, epochs = delivered(frame)
     assert sorted(ids) == [*range(6, 39), 40], "all but the acked and the cancelled"
     assert [epoch for number, epoch in zip(ids, epochs, strict=True) if number <= 10] == [2] * 5

@@ -136,7 +136,7 @@ def test_what_became_due_while_no_node_served_comes_in_the_order_of_its_times(re
     other = replicas.owner(2, 2, later_ms)
     pump(other.store, later_ms)
     frame = other.store.deliver.fetch(group, other.store.holders.acquire(group), 1, 20, MIB, later_ms)
-    assert frame is not None
+    assert frame
     ids, _ = delivered(frame)
     assert ids == list(range(20, 0, -1))
     other.store.close(clean=False)

@@ -307,11 +307,26 @@ def _base(payload: bytes) -> bytes:
 )
 def test_what_begins_nowhere_is_refused(body: Callable[[], bytes]) -> None:
     with pytest.raises(DamagedLog):
-        origin_of([(7, pack(Head(Kind.DATA, 1, 1, 1, 1, 64, 0, 0), body()))])
+        origin_of(
+            [
+                (
+                    7,
+                    pack(
+                        Head(
+                            kind=Kind.DATA, flags=1, term=1, node=1, seq=1, position=64, chain=0, clock_ms=0
+                        ),
+                        body(),
+                    ),
+                )
+            ]
+        )
 
 
 def test_neither_a_beat_nor_anything_else_begins_a_log() -> None:
-    for record in (b"something else", pack(Head(Kind.BEAT, 0, 1, 1, 1, 0, 0, 0))):
+    for record in (
+        b"something else",
+        pack(Head(kind=Kind.BEAT, flags=0, term=1, node=1, seq=1, position=0, chain=0, clock_ms=0)),
+    ):
         with pytest.raises(DamagedLog, match="offset 7"):
             origin_of([(7, record)])
     assert origin_of([]) is None

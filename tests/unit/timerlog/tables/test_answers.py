@@ -34,7 +34,16 @@ def record(
     content: bytes = b"x",
 ) -> AnsweredRecord:
     waits_from = number if unanswered_from is None else unanswered_from
-    return AnsweredRecord(session, number, waits_from, at, CANCEL_OK, part, content, False)
+    return AnsweredRecord(
+        session=session,
+        number=number,
+        unanswered_from=waits_from,
+        at=at,
+        frame_type=CANCEL_OK,
+        part=part,
+        content=content,
+        is_packed=False,
+    )
 
 
 def known(answers: RememberedAnswers, session: int) -> list[int]:

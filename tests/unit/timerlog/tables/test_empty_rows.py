@@ -51,7 +51,7 @@ numbers = st.lists(st.integers(1, 120), max_size=16).map(sorted).map(apart)
 def test_readers_see_all_rows_but_those_left_out(
     gaps: list[Stretch], stretches: list[Stretch], used: set[int]
 ) -> None:
-    with closing(Tables(None, 1, SMALL, gaps=gaps)) as tables:
+    with closing(Tables(directory=None, log_id=1, settings=SMALL, gaps=gaps)) as tables:
         tables.start_rows(1, 120, gaps)
         tables.ensure_rows(130)
         tables.add_topic(TopicRecord(TOPIC, "t", 0))
@@ -73,7 +73,7 @@ def test_readers_see_all_rows_but_those_left_out(
 
 @given(numbers, st.integers(1, 120), st.integers(0, 30))
 def test_no_stretch_has_what_is_to_be_filled(stretches: list[Stretch], start: int, count: int) -> None:
-    with closing(Tables(None, 1, SMALL)) as tables:
+    with closing(Tables(directory=None, log_id=1, settings=SMALL)) as tables:
         empty = EmptyRows(tables.native, stretches)
         empty.leave(start, start + count)
         filled = range(start, start + count)
@@ -106,7 +106,10 @@ def test_parts_have_as_many_ids_as_they_may(gaps: list[Stretch], start: int, end
 
 
 def test_the_longest_are_kept() -> None:
-    with closing(Tables(None, 1, SMALL)) as tables, mock.patch.object(empty_rows, "MOST", 2):
+    with (
+        closing(Tables(directory=None, log_id=1, settings=SMALL)) as tables,
+        mock.patch.object(empty_rows, "MOST", 2),
+    ):
         tables.empty.put([(1, 10), (20, 22), (30, 60)])
         assert tables.empty.stretches == [(1, 10), (30, 60)]
 

@@ -21,7 +21,7 @@ from timerlog.tables.tables import Tables
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Iterator[Tables]:
-    opened = Tables(tmp_path, 1, StoreSettings())
+    opened = Tables(directory=tmp_path, log_id=1, settings=StoreSettings())
     yield opened
     opened.close()
 
@@ -77,7 +77,7 @@ def test_on_a_full_disk_it_stays_as_it_was(tables: Tables, monkeypatch: pytest.M
 
 
 def test_a_start_that_fails_gives_its_addresses_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = Tables(tmp_path, 1, StoreSettings())
+    tables = Tables(directory=tmp_path, log_id=1, settings=StoreSettings())
     closed = []
     monkeypatch.setattr("timerlog.tables.key_index.Region.ensure", _refuse)
     monkeypatch.setattr("timerlog.tables.key_index.Region.close", lambda region: closed.append(region))

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 def opened(path: Path, log_id: int = LOG_ID) -> Table:
-    return Table(path, b"TWTESTAB", np.dtype(np.uint64), log_id, MIB)
+    return Table(path=path, magic=b"TWTESTAB", dtype=np.dtype(np.uint64), log_id=log_id, room_bytes=MIB)
 
 
 def test_a_table_keeps_its_items(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_after_anything_it_counts_what_the_tables_hold(
         elif what == 4:
             which = rng.randrange(2)
             given = store.deliver.fetch(groups[which], holders[which], 1, 8, MIB, now_ms)
-            if given is not None and rng.random() < 0.7:
+            if given and rng.random() < 0.7:
                 rows = store.tables.groups[groups[which]].deliveries.items
                 high = int(store.tables.native.groups[groups[which]].high_seq)
                 seqs = [seq for seq in range(high) if rows[seq]["state"] == DeliveryState.LEASED][:3]

@@ -1,0 +1,1 @@
+"""The time, and alarms that wait for it."""

@@ -1,1 +1,0 @@
-"""A shared log and a membership by Apache Kafka: the only modules that know it."""

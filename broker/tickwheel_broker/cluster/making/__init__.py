@@ -1,1 +1,0 @@
-"""Making a cluster of what is there already."""

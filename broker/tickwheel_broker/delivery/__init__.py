@@ -1,0 +1,1 @@
+"""From groups to subscribers: who takes messages, whose turn it is, how fast."""

@@ -1,0 +1,1 @@
+"""The shared log on Apache Kafka."""

@@ -18,6 +18,8 @@ BOUNDS := build/bounds
 
 # A warning of the compiler ends the build here, and not on the machines of users.
 export TICKWHEEL_WERROR := 1
+# What the C code asserts ends a process here, and is left out of wheels.
+export TICKWHEEL_ASSERT := 1
 
 # Of what pip says while it installs, the lines that tell how far it is.
 PROGRESS := /^(Collecting|Building|Installing|  Building)/ { s/ \(from .*//; s/, .*,/, …,/; p }

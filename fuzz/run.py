@@ -27,7 +27,7 @@ HTTP2: Final = "http2"
 """The one target that needs a library: nghttp2."""
 TARGETS: Final = sorted(path.stem.removeprefix("target_") for path in HERE.glob("target_*.c"))
 SANITIZERS: Final = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-FLAGS: Final = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fno-omit-frame-pointer"]
+FLAGS: Final = ["-std=c11", "-D_GNU_SOURCE", "-DTICKWHEEL_ASSERT", "-O1", "-g", "-fno-omit-frame-pointer"]
 # Of the native sources, those that only map files into memory are not for fuzzing.
 LEFT_OUT: Final = {"memory.c"}
 ENVIRONMENT: Final = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}

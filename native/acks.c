@@ -42,6 +42,8 @@ void tw_unmark_acks(tw_store *store, uint32_t group_id, const uint64_t *seqs, ui
 
 void tw_let_go(tw_store *store, tw_group *group, tw_delivery *row) {
     if (row->state != TW_LEASED || (row->flags & TW_IN_A_CHAIN)) return;
+    TW_ASSERT_LIVE(store, group->leased, "a group counts what it has leased");
+    TW_ASSERT_LIVE(store, !row->holder || store->outstanding[row->holder], "a subscriber's credit counts what it holds");
     if (row->holder && store->outstanding[row->holder]) store->outstanding[row->holder]--;
     row->holder = 0;
     if (group->leased) group->leased--;
@@ -51,6 +53,8 @@ void tw_let_go(tw_store *store, tw_group *group, tw_delivery *row) {
 static void finish(tw_store *store, tw_group *group, uint64_t seq, uint8_t state, int64_t time_ms) {
     tw_delivery *row = &group->rows[seq];
     row->flags &= (uint8_t)~(TW_ACKING | TW_CALLED);
+    TW_ASSERT_LIVE(store, row->state == TW_LEASED || (state == TW_DEAD && row->state != TW_ACKED && row->state != TW_DEAD),
+                   "a delivery ends once, and is acked while it is held");
     if (row->state == state) return;
     group->touched += row->state == TW_UNTOUCHED;
     tw_let_go(store, group, row);
@@ -100,7 +104,9 @@ int tw_apply_nack(tw_store *store, uint32_t group_id, const tw_run *runs, uint64
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
-            if (row->epoch != runs[r].epoch || (row->state != TW_LEASED && row->state != TW_WAITING)) continue;
+            int is_held = row->state == TW_LEASED || row->state == TW_WAITING;
+            TW_ASSERT_LIVE(store, is_held && row->epoch == runs[r].epoch, "what is given back is held under this receipt");
+            if (!is_held || row->epoch != runs[r].epoch) continue;
             row->flags &= (uint8_t)~TW_ACKING;
             tw_let_go(store, group, row);
             wait_until(store, group, seq, runs[r].time_ms);
@@ -115,6 +121,7 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
+            TW_ASSERT_LIVE(store, row->state != TW_UNTOUCHED, "what is delivered again was delivered before");
             if (row->state == TW_UNTOUCHED) continue;
             tw_let_go(store, group, row);
             if (row->state == TW_ACKED && group->acked) group->acked--;
@@ -227,6 +234,7 @@ static int end_leases(tw_store *store, uint32_t group_id, const tw_run *runs, ui
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t seq = tw_with_rows(group, runs[r].first); seq < runs[r].first + runs[r].count; seq++) {
             tw_delivery *row = &group->rows[seq];
+            TW_ASSERT_LIVE(store, row->state == TW_LEASED && row->epoch == runs[r].epoch, "a lease that gets another end is one");
             if (row->state != TW_LEASED || row->epoch != runs[r].epoch) continue;
             row->time_ms = base_epochs ? time_ms : runs[r].time_ms;
             if (base_epochs) row->base_epoch = (uint32_t)runs[r].time_ms;

@@ -31,6 +31,7 @@ static int exist(const tw_store *store, uint64_t id) { return id && id < store->
 /* A message in its topic is taken out again: no group waits for it any more. */
 static void withdraw(tw_store *store, const tw_row *row) {
     tw_topic *topic = &store->topics[row->topic_id];
+    TW_ASSERT_LIVE(store, topic->ready, "a topic counts what is in it");
     if (topic->ready) topic->ready--;
     for (uint32_t g = topic->first_group; g; g = store->groups[g].next_group) {
         tw_group *group = &store->groups[g];
@@ -64,6 +65,8 @@ int tw_apply_end(tw_store *store, const uint64_t *ids, uint64_t n, uint8_t state
         if (row->topic_id >= store->topics_capacity) continue;
         tw_topic *topic = &store->topics[row->topic_id];
         uint8_t   before = row->state;
+        TW_ASSERT_LIVE(store, before == TW_SCHEDULED || (before == TW_READY && row->topic_seq < topic->count),
+                       "a message ends once");
         if (before != TW_SCHEDULED && before != TW_READY) continue;
         if (before == TW_READY) withdraw(store, row);
         else if (topic->scheduled) topic->scheduled--;
@@ -84,6 +87,8 @@ int tw_apply_reschedule(tw_store *store, const tw_run *runs, uint64_t n, uint32_
         if (row->topic_id >= store->topics_capacity) continue;
         tw_topic *topic = &store->topics[row->topic_id];
         uint8_t   before = row->state;
+        TW_ASSERT_LIVE(store, before == TW_SCHEDULED || before == TW_READY, "what gets another time has not ended");
+        TW_ASSERT_LIVE(store, (uint16_t)runs[r].epoch != row->version, "another time has another version");
         if (before != TW_SCHEDULED && before != TW_READY) continue;
         if (before == TW_READY) {
             withdraw(store, row);

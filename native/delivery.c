@@ -126,6 +126,8 @@ int tw_apply_put(tw_store *store, uint32_t topic_id, uint64_t first_seq, const t
     if (!tw_runs_end_by(runs, n, store->next_id)) return -1;
     for (uint64_t r = 0; r < n; r++) {
         for (uint64_t id = runs[r].first; id < runs[r].first + runs[r].count; id++, seq++) {
+            TW_ASSERT_LIVE(store, tw_row_at(store, id)->state == TW_SCHEDULED && tw_row_at(store, id)->topic_id == topic_id,
+                           "what comes into a topic is scheduled for it");
             if (tw_row_at(store, id)->state == TW_NONE) { total--; continue; } /* it was purged since: its number stays empty */
             tw_row *row = &store->rows[id];
             if (row->state == TW_SCHEDULED && topic->scheduled) topic->scheduled--;
@@ -381,6 +383,8 @@ int tw_apply_lease(tw_store *store, uint32_t group_id, uint32_t holder, const tw
         uint64_t leased = from < end ? end - from : 0;
         for (uint64_t seq = from; seq < end; seq++) {
             tw_delivery *row = &group->rows[seq];
+            TW_ASSERT_LIVE(store, tw_is_open(store, group, seq), "what is given out is in its topic, and not done with");
+            TW_ASSERT_LIVE(store, runs[r].epoch > row->epoch, "each delivery has a higher epoch than the one before");
             if (tw_is_gone(store, group, seq)) { leased--; continue; }
             if (row->state == TW_UNTOUCHED) { /* also after it began anew: the attempts begin with this one */
                 group->touched++;

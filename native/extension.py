@@ -3,7 +3,8 @@
 Its headers say what Python may call: each constant, structure and function, but those marked ``TW_INTERNAL``. What
 cffi reads is made from them here, and so is the stub that type checkers read. A declaration that is not understood ends
 the build. ``TICKWHEEL_SANITIZE=1`` builds with ASan and UBSan instead of ``-O2``. A warning of the compiler ends
-the build with ``TICKWHEEL_WERROR=1`` alone, which ``make`` sets: a newer compiler may warn of more.
+the build with ``TICKWHEEL_WERROR=1`` alone: a newer compiler may warn of more. ``TICKWHEEL_ASSERT=1`` compiles
+assertions in. ``make`` sets both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cffi import FFI
 
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 WARNING_ERRORS = ["-Werror"] if os.environ.get("TICKWHEEL_WERROR") == "1" else []
+ASSERTIONS = ["-DTICKWHEEL_ASSERT"] if os.environ.get("TICKWHEEL_ASSERT") == "1" else []
 OPTIMISED = ["-O2", "-g1", "-fno-strict-aliasing"]
 SANITIZED = [
     "-O1",
@@ -154,7 +156,10 @@ class Extension:
             sources=[str(path.relative_to(base)) for path in sorted(self.folder.glob("*.c"))],
             depends=[str(path.relative_to(base)) for path in sorted(self.folder.glob("*.h"))],
             include_dirs=[str(self.folder)],
-            extra_compile_args=WARNINGS + WARNING_ERRORS + (SANITIZED if sanitize else OPTIMISED),
+            extra_compile_args=WARNINGS
+            + WARNING_ERRORS
+            + ASSERTIONS
+            + (SANITIZED if sanitize else OPTIMISED),
             extra_link_args=["-fsanitize=address,undefined"] if sanitize else [],
             libraries=list(self.libraries),
             py_limited_api=True,

@@ -2,6 +2,7 @@
  * purges share. */
 #ifndef TICKWHEEL_ROWS_H
 #define TICKWHEEL_ROWS_H
+#include "tw_assert.h"
 #include "store.h"
 
 /* When a message is due: its deliver_at, and its part of the topic's spread. */

@@ -236,6 +236,7 @@ typedef struct {
     uint64_t adopted_first_id; /* these messages are in the log, and are made visible step by step */
     uint64_t adopted_end_id;
     uint8_t is_full;         /* there is no room: a frame that stores nothing is answered all the same */
+    uint8_t is_live;    /* requests change it, and no replay: what is judged holds when it is applied */
     uint8_t keeps_keys; /* a replay enters keys into the index: it held those of all that was replayed before */
     const uint8_t *may_send; /* by topic: whether the connection whose bytes are taken may send to it; NULL: to all */
     const uint64_t *leaving; /* in order: messages that the transaction being judged or staged cancels; their keys are free */

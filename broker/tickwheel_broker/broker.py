@@ -181,7 +181,7 @@ class Broker:
                 body = Revoke(subscription.number, revoked.ids, revoked.epochs)
                 self.commit.tell(subscription.outgoing, encode_frame(FrameType.REVOKE, 0, encode_body(body)))
             self.delivery.wake_holder(revoked.holder)
-        if self.store.log.appended_position > self.store.log.durable_position:
+        if self.store.log.telling_position > self.store.log.durable_position:
             self.commit.mark_dirty()
 
     async def rest(self) -> None:

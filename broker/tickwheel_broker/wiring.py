@@ -1,7 +1,6 @@
 """What lies above the broker is made here from its parts: its requests, its connections, and what watches it.
 
-Beside `broker.py` and the table of requests this is the one module that knows all parts; each of those made here is
-given what it uses.
+Beside `broker.py` this is the one module that knows all parts. Each part that is made here is given what it uses.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import trio
@@ -228,9 +228,8 @@ class Connection:
         """Nothing is done any more for the other side; it is told why, and then the connection ends."""
         self._become(NOBODY)
         self._log.info("connection closed", code=error.code, reason=error.message)
-        for fetching in self.fetches.values():
-            self._parts.fetches.stop(fetching)
-        self._end_subscriptions(self._parts.subscriptions.give_back)
+        parts = self._parts
+        self._give_up(parts.subscriptions.give_back, parts.fetches.stop, self.fetches.values())
         self.outgoing.put(self._parts.counters.refusal(0, error))
         # Without tasks the connection is just ending, and takes no more.
         if self._nursery is not None and self._nursery.child_tasks:
@@ -279,16 +278,21 @@ class Connection:
         self._parts.clients.left(self)
         self._transport.close()
         self._parts.receive_room.give_back(self._large_bytes)
-        for fetching in self.unwritten:
-            self._parts.fetches.lose(fetching)
+        self._give_up(self._parts.subscriptions.lose, self._parts.fetches.lose, self.unwritten)
         self.unwritten.clear()
-        self._end_subscriptions(self._parts.subscriptions.lose)
 
-    def _end_subscriptions(self, end: Callable[[Subscription], object]) -> None:
-        """Also publishes what else the end of the connection has changed."""
+    def _give_up(
+        self,
+        end_subscription: Callable[[Subscription], object],
+        end_fetch: Callable[[Fetching], None],
+        fetches: Iterable[Fetching],
+    ) -> None:
+        """End all that this connection reads, and publish what that has changed."""
         for subscription in self.subscriptions.values():
-            end(subscription)
+            end_subscription(subscription)
         self.subscriptions.clear()
+        for fetching in fetches:
+            end_fetch(fetching)
         self._parts.publish()
 
     async def _settle(self) -> None:

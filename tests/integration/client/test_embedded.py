@@ -125,7 +125,7 @@ def test_what_its_documentation_shows_works() -> None:
 
 
 def test_years_pass_in_no_time(tickwheel_broker: tickwheel.testing.TestBroker) -> None:
-    clock = tickwheel_broker.clock.clock
+    clock = tickwheel_broker.clock
     with tickwheel_broker.sync_client() as client, client.subscribe("t") as subscription:
         for years in (10, 1, 1000):
             client.send("t", b"%d" % years, delay=timedelta(days=365 * years))

@@ -42,7 +42,7 @@ class House:
     long_calls: list[str] = field(default_factory=list)
     """Calls with many positional arguments, of Python functions: C has no names to give."""
     constructors: list[str] = field(default_factory=list)
-    """Classes whose constructors have many parameters and take some by position, but for exceptions."""
+    """Classes whose written constructors have many parameters and take some by position, but for exceptions."""
     published_by_hand: list[str] = field(default_factory=list)
     """Calls in the broker that tell of what the engine has changed."""
     fields: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -73,11 +73,12 @@ def look() -> House:
         for path in sorted((ROOT / folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             house.lines[folder] += text.count("\n")
-            _look_at(house, folder, path.relative_to(ROOT).as_posix(), ast.parse(text))
+            look_at(house, folder, path.relative_to(ROOT).as_posix(), ast.parse(text))
     return house
 
 
-def _look_at(house: House, folder: str, path: str, tree: ast.Module) -> None:
+def look_at(house: House, folder: str, path: str, tree: ast.Module) -> None:
+    """Adds what is found in one module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             place = f"{path}:{node.lineno} {ast.unparse(node.func)}"
@@ -94,7 +95,7 @@ def _look_at(house: House, folder: str, path: str, tree: ast.Module) -> None:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
             )
             if _takes_positions(node):
-                house.constructors.append(f"{path}:{node.lineno} {node.name}")
+                house.constructors.append(f"{path} {node.name}")
 
 
 def _is_long(call: ast.Call) -> bool:

@@ -63,6 +63,7 @@ class Stage:
 
     def ranges(self, max_bytes: int) -> Iterator[tuple[int, bytes]]:
         """All bytes of the files, each of which begins at a multiple of ``segment_bytes``. Raises ``OSError``."""
+        assert max_bytes > 0, "each piece has bytes: none would look like the end of a file"
         for number, path in enumerate(self.paths):
             with path.open("rb", buffering=0) as file:
                 at = number * self.segment_bytes
@@ -76,6 +77,7 @@ class Pace:
     a rule that is ``most``; while the system writes the pages that a step touches, each costs as much as hundreds."""
 
     def __init__(self, most: int) -> None:
+        assert most >= _LEAST, "no step is larger than the largest"
         self.count = self._most = most
 
     def took(self, taken_s: float) -> None:
@@ -84,3 +86,4 @@ class Pace:
             self.count = max(self.count // 2, _LEAST)
         elif taken_s < _QUICK_S:
             self.count = min(self.count * 2, self._most)
+        assert _LEAST <= self.count <= self._most, "who makes room for the largest step has enough"

@@ -148,3 +148,10 @@ TRANSACTION_ID_BYTES: Final = 16
 MARK_BODY_BYTES: Final = 8  # the durable position
 MESSAGE_HEAD_BYTES: Final = 48
 assert (MESSAGE_HEAD.itemsize, RECORD_HEAD.itemsize) == (MESSAGE_HEAD_BYTES, RECORD_HEAD_BYTES)
+assert [dtype.itemsize for dtype in (ROW, RUN, ARRIVAL, DELIVERY, PUT_HEAD)] == [48, 24, 16, 32, 24], (
+    "what is in files has the sizes that docs/file-formats.md says"
+)
+assert all(len(kind) == len(kind.__members__) for kind in (RecordType, MessageState, DeliveryState)), (
+    "each has a number of its own: enum takes a second one with a number for the first"
+)
+assert all(0 < record < 256 for record in RecordType), "a record's type is a byte, and never that of zeros"

@@ -124,3 +124,19 @@ DELIVERIES: Final = (
     ),
 )
 """Moves of a delivery of a message to a group."""
+
+
+def _are_clear(moves: tuple[Move, ...]) -> bool:
+    """Whether a record moves a state to one other, and never to one of two."""
+    steps = [(record, before) for move in moves for record in move.records for before in move.before]
+    return len(set(steps)) == len(steps)
+
+
+assert _are_clear(MESSAGES), "what becomes of a message follows from its state and the record"
+assert _are_clear(DELIVERIES), "what becomes of a delivery follows from its state and the record"
+assert all(
+    move.after is MessageState.NONE for move in MESSAGES if not set(ENDS.values()).isdisjoint(move.before)
+), "a message that has ended only goes"
+assert {type(state) for move in DELIVERIES for state in (*move.before, move.after)} == {DeliveryState}, (
+    "a delivery has no state of a message, which may have the same number"
+)

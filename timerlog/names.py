@@ -38,6 +38,7 @@ def dead_topic(topic: str) -> str:
 
 def shard_bytes(shard: int, shards: int) -> tuple[int, int]:
     """The first bytes of the routing hash that belong to one of ``shards`` equal parts: from, and up to but not."""
+    assert 0 <= shard < shards <= 256, "a topic has this shard, and each has some of the bytes"
     return shard * 256 // shards, (shard + 1) * 256 // shards
 
 

@@ -129,5 +129,6 @@ def effective_settings(own: TopicSettings, store: StoreSettings) -> dict[str, fl
         "spread_ms": 0,
         "max_body_bytes": store.max_body_bytes,
     }
+    assert fallback.keys() == _LIMITS.keys(), "each setting has a value where a topic says nothing"
     given = msgspec.to_builtins(own)
     return {name: given.get(name, value) for name, value in fallback.items()}

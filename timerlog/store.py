@@ -143,6 +143,7 @@ class Store:
         self._genesis, self._mark = opened.genesis, opened.mark
         self.disk, self.settings, self.recovery = disk, settings, opened.report
         self.log, self.tables, self.applier, self.wheel = opened.log, opened.tables, opened.applier, wheel
+        assert self.log.log_id == self.tables.log_id, "the tables are those of the log"
         self.spare, self.reserve = Spare(disk), opened.reserve
         self.log.lender = self.reserve
         self.tables.native.max_body_bytes = settings.max_body_bytes
@@ -180,6 +181,7 @@ class Store:
         self.log.complete_roll()
         self._begin_timeline(now_ms)
         self.checkpoints.begin_changes()
+        self.tables.native.is_live = 1
 
     def _make_calls(self, engine: Engine, writer: LogWriter, space: Space) -> None:
         """What requests call."""
@@ -256,6 +258,8 @@ class Store:
         ):
             self._engine.enqueued_id = self.tables.next_id
             self.tables.native.rows_allocated = self.tables.next_id
+        assert self.tables.timeline == mark.timeline, "what is given out from here on is of the new timeline"
+        assert self.tables.next_id <= self.tables.messages.capacity, "each id below the next one has a row"
         if not is_shared:
             self.sync()
             self.disk.remove(timeline.NAME)
@@ -273,6 +277,7 @@ class Store:
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Takes note that ``ticket.run`` returned; returns the durable position."""
+        assert ticket.next_id <= self.tables.next_id, "what is durable was accepted before"
         self._engine.durable_next_id = max(self._engine.durable_next_id, ticket.next_id)
         return self.log.finish_sync(ticket)
 
@@ -323,6 +328,7 @@ class Store:
         self, directory: Path, max_rejects: int, now_ms: int, job_id: bytes | None = None
     ) -> AdoptReport:
         """Takes a job in, in one go and in this thread; then its directory is gone. Raises ``BadJob``, ``DiskFull``."""
+        assert not self.log.durability.is_shared, "nobody is here who gives other machines the files"
         job = self.adopter.start(directory, max_rejects, job_id)
         while not job.is_done:
             match self.adopter.step(now_ms):
@@ -336,6 +342,7 @@ class Store:
 
     def purge(self, now_ms: int, *, dry_run: bool = False) -> PurgeReport:
         """Purges all that can go, in one go and in this thread. Raises ``DiskFull``, ``DamagedLog``."""
+        assert not self.log.durability.is_shared, "nobody is here who ships to other machines what is written"
         job = self.purger.start(dry_run=dry_run)
         while not job.is_done:
             match self.purger.step(now_ms):

@@ -11,6 +11,7 @@ from tests.simulation.seeds import in_order
 from tests.support.run.profile import amount
 from tickwheel_simulation.restores.run import Histories, run_restores
 from timerlog.recovery import timeline
+from timerlog.tables.tables import Tables
 
 MANY_SEEDS = 30
 
@@ -35,7 +36,8 @@ def test_nobody_settles_what_is_another_ones() -> None:
 def test_a_restored_log_that_goes_on_as_if_nothing_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault as it was: the log has its old next id, and no client learns of it."""
 
-    def goes_on(*_: object, **__: object) -> bool:
+    def goes_on(mark: timeline.Mark, tables: Tables, *_: object, **__: object) -> bool:
+        tables.timeline = mark.timeline
         return False
 
     monkeypatch.setattr(timeline, "begin", goes_on)

@@ -33,7 +33,13 @@ from timerlog.engine.state import Engine
 from timerlog.errors import BadJob, DiskFull, TooManyRejects
 from timerlog.files.disk import Disk
 from timerlog.files.small_files import seal
-from timerlog.layout import KEY_PARTITIONS, RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, MessageState
+from timerlog.layout import (
+    KEY_PARTITIONS,
+    RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    TRANSACTION_ID_BYTES,
+    MessageState,
+)
 from timerlog.tables.reach import Reach
 from timerlog.wheel.timers import MESSAGE_TIMER
 
@@ -41,6 +47,8 @@ FOREIGN: Final = lib.TW_FOREIGN
 STEP_MESSAGES: Final = 8_192
 SAMPLES: Final = 100
 _ROUNDS: Final = 3
+_ADOPTED_ROOM_BYTES: Final = 512
+"""More than an ADOPTED record takes, with its head and the END behind it."""
 _PARTITIONS_A_STEP: Final = 8
 #: Of a job whose files were staged: so many messages with its keys may be sent until it is a part of the log.
 _MOST_LATE: Final = 20_000
@@ -76,6 +84,7 @@ class Adopter:
     def start(self, directory: Path, max_rejects: int, job_id: bytes | None = None) -> AdoptJob:
         """Takes the job in this directory in, after those that wait. ``job.error`` says why it was not. With its
         number, one that was taken in before is known also when its directory is gone."""
+        assert job_id is None or len(job_id) == TRANSACTION_ID_BYTES, "a job's number has 16 bytes"
         job = AdoptJob(directory, max_rejects, job_id)
         self._jobs.append(job)
         return job
@@ -110,6 +119,7 @@ class Adopter:
     def _finish(self, error: Exception | None) -> None:
         assert self._job is not None
         assert self._adoption is not None
+        assert not self.is_committing, "a job that counts is over when all of it is visible"
         self._adoption.close()
         self._job.error, self._job.is_done = error, True
         self._finished = self._job
@@ -185,7 +195,9 @@ class _Adoption:
             if self._is_staged:
                 yield Stage(self._files.job_id, self._fail)
             raise
-        yield WaitDurable(self._log.appended_position)
+        committed = self._log.appended_position
+        yield WaitDurable(committed)
+        assert self._log.durable_position >= committed, "what becomes visible counts also after a crash"
         yield from self._make_visible()
         self._let_go()
         # To unmap gigabytes takes longer than a delivery may wait.
@@ -268,6 +280,8 @@ class _Adoption:
 
     def _prepare(self) -> Steps:
         self._raise_failure()
+        first_id, end_id = self._files.id_range
+        assert 0 < first_id < end_id <= self._tables.next_id, "a job has numbers that were given to it"
         bulk.take_in(self._native, self._files.base)
         self._racers_from = self._tables.next_id
         yield from self._refill(0)
@@ -302,15 +316,18 @@ class _Adoption:
 
     def _settle(self) -> Steps:
         """Meanwhile the log may have gone on in another segment, or others were sent with keys of the job. Then it is
-        done again, and at last without giving others the time for it."""
+        done again, and at last without giving others the time for it. The record that makes the job count must find
+        room in the segment before: where there is none, the log goes on in another segment first."""
         for _ in range(_ROUNDS):
             yield from self._look_for_racers()
             yield self._in_thread(self._settle_files)
             self._raise_failure()
+            self._log.ensure_room(_ADOPTED_ROOM_BYTES)
             if self._bases == self._next_bases() and not self._find_all_racers():
                 return
         self._find_all_racers()
         self._check_rejects()
+        self._log.ensure_room(_ADOPTED_ROOM_BYTES)
         self._settle_files()
 
     def _next_bases(self) -> list[int]:
@@ -331,6 +348,10 @@ class _Adoption:
         segment, size = self._segments[number], self._files.segment_bytes
         start = FOREIGN + number * size
         at, end = start + SEGMENT_HEADER_BYTES, start + segment.bytes - RECORD_HEAD_BYTES
+        table = self._tables.messages
+        assert self._holds_rows, "rows that a thread fills in stay where they are"
+        assert self._files.is_mapped, "records that are checked have addresses"
+        assert table.start <= segment.first_id < segment.end_id <= table.capacity, "its messages have rows"
         found = bulk.check(self._native, at, end, segment.first_id, segment.end_id, segment.messages)
         self._rejected_before += found.filled
         if found.why:
@@ -339,6 +360,7 @@ class _Adoption:
             raise BadJob(f"{segment.file} does not hold the {segment.messages} messages that the job says")
         self._keyed = Keyed(segment.messages)
         self._keyed.fill(self._native, segment)
+        assert self._keyed.count <= segment.messages - found.filled, "what was rejected before has no key"
 
     def _expect_keys(self, share: float) -> Steps:
         """Room for all keys at once, if as many messages have one as of the first segment. Where more have,
@@ -356,7 +378,9 @@ class _Adoption:
         found = [np.empty(STEP_MESSAGES, np.uint64) for _ in range(2)]
         start = 0
         while start < keyed.count:
+            assert self.pace.count <= STEP_MESSAGES, "all that is looked at may be a duplicate"
             entered = bulk.enter(self._native, *keyed.part(start, self.pace.count), *found)
+            assert entered.looked_at or entered.need != KEY_PARTITIONS, "a step goes on, or needs room"
             start += entered.looked_at
             self._rejects.add(*(array[: entered.duplicates] for array in found))
             if entered.need != KEY_PARTITIONS:
@@ -366,6 +390,7 @@ class _Adoption:
     def _find_racers(self) -> bool:
         """Looks at some of the messages that were sent since the job began: one with a key of the job was first.
         Whether there was such a one."""
+        assert self._racers_from <= self._tables.next_id, "what was sent and looked at is not taken back"
         count = min(self._tables.next_id - self._racers_from, STEP_MESSAGES)
         found = [np.empty(count, np.uint64) for _ in range(2)]
         first, end = self._files.id_range
@@ -392,6 +417,8 @@ class _Adoption:
         report.rejected = len(self._rejects) + self._rejected_before
         report.inside = self._rejects.inside
         report.messages = sum(segment.messages for segment in self._segments) - report.rejected
+        assert report.messages >= 0, "a message is rejected once"
+        assert 0 <= report.inside <= report.rejected, "what has the key of another one of the job is rejected"
         report.samples = [self._sample(i, earlier) for i, earlier in islice(self._rejects, SAMPLES)]
         if report.rejected > self._job.max_rejects:
             raise TooManyRejects(
@@ -422,6 +449,7 @@ class _Adoption:
         if self._is_staged:
             self._late_fills += filled
         self._filled, self._rejected_ids = len(self._rejects), self._rejects.sorted_ids()
+        assert (self._rejected_ids[1:] > self._rejected_ids[:-1]).all(), "a message is rejected once"
 
     # -- 4: all or nothing --
 
@@ -431,12 +459,16 @@ class _Adoption:
         if not topic_ids <= tables.topics.keys():
             raise BadJob("a topic of the job was deleted")
         assert self._filled == len(self._rejects), "what is rejected means nothing in the log"
+        assert self._racers_from == tables.next_id, "all that was sent until now was looked at"
+        assert self._bases == self._next_bases(), "the job's files lie where their headers say"
         if len(self._late_fills) > _MOST_LATE:
             raise BadJob(
                 f"{len(self._late_fills):,} messages with keys of the job were sent while its files went to all "
                 "nodes: send the job again"
             )
         job_id, report = self._files.job_id, self._job.report
+        rejected = len(self._rejects) + self._rejected_before
+        assert report.rejected == rejected, "the log says of a job what came of it"
         record = AdoptedRecord(job_id, len(self._segments), report.messages, report.rejected)
         tables.transactions.add(job_id, [(report.messages, report.rejected)])
         # Also the BASE that follows the job's segments must say that its messages are there.
@@ -457,16 +489,17 @@ class _Adoption:
 
     def _make_visible(self) -> Steps:
         timer_log = self._wheel.timer_log.region
-        timers_from = timer_log.allocated_bytes
+        timers_from, visible = timer_log.allocated_bytes, 0
         for segment in self._segments:
             start = segment.first_id
             while start < segment.end_id:
                 count = min(self.pace.count, segment.end_id - start)
                 self._drop_rejected(start, count)
-                bulk.adopt(self._native, start, count, self._bases[0])
+                visible += bulk.adopt(self._native, start, count, self._bases[0])
                 yield from self._set_timers(start, count)
                 start += count
                 yield None
+        assert visible == self._job.report.messages, "as many become visible as the log says"
         self._native.first_id = min(int(self._native.first_id), self._files.id_range[0])
         self.is_committed = False
         yield from self._write_back(timers_from)
@@ -502,6 +535,7 @@ class _Adoption:
 
     def forget_all(self) -> Steps:
         """The job is over, and nothing of it stays behind."""
+        assert not self.is_committed, "what counts is not taken out again"
         if self._opened is None or not self._opened.is_mapped:
             return
         for segment in self._segments:

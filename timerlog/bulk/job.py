@@ -62,6 +62,7 @@ class Keyed:
         self.count = 0
 
     def fill(self, native: Any, segment: Segment) -> None:
+        assert segment.messages <= len(self._ids), "there is room for the keys of all messages"
         self.count = bulk.order(native, segment.first_id, segment.messages, self._ids, self._hashes)
 
     def part(self, start: int, most: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
@@ -77,6 +78,7 @@ class Rejects:
     def __init__(self, segments: Sequence[Segment]) -> None:
         ranges = sorted((one.first_id, one.end_id) for one in segments)
         self._first, self._end = np.array(ranges, np.uint64).reshape(-1, 2).T
+        assert (self._end[:-1] <= self._first[1:]).all(), "a number is that of one message"
         self._parts: list[tuple[UInt64Array, UInt64Array]] = []
         self._raced: dict[int, int] = {}
         self._count = 0
@@ -96,6 +98,8 @@ class Rejects:
         if not len(ids):
             return
         assert not self._raced, "the job's own keys are entered first"
+        assert len(ids) == len(earlier), "each has another one with its key"
+        assert (ids != earlier).all(), "no message is rejected for its own key"
         self._parts.append((ids.copy(), earlier.copy()))
         self._count += len(ids)
         place = np.searchsorted(self._first, earlier, "right")
@@ -109,6 +113,7 @@ class Rejects:
 
     def since(self, count: int) -> UInt64Array:
         """All but the first ``count``, in the order in which they came."""
+        assert 0 <= count <= len(self), "no more are known than there are"
         raced = np.array(list(islice(self._raced, max(0, count - self._count), None)), np.uint64)
         if count >= self._count:
             return raced

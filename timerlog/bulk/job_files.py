@@ -85,6 +85,7 @@ class JobFiles:
 
     def map(self) -> None:
         """Segment n is at ``base + n * segment_bytes`` then. Raises ``BadJob``, ``OSError``."""
+        assert not self.is_mapped, "a job's files are mapped once"
         self._mapped_bytes = self.segment_bytes * len(self.segments)
         self.base = memory.reserve(self._mapped_bytes)
         if self.base == memory.NULL:
@@ -126,6 +127,7 @@ class JobFiles:
 
     def key_at(self, place: int) -> bytes:
         """The key of the message at ``base + place``."""
+        assert 0 <= place < self._mapped_bytes, "what is not in the log yet lies in the job's files"
         number, offset = divmod(place, self.segment_bytes)
         with self._opened(number) as fd:
             count = int.from_bytes(os.pread(fd, 2, offset + _KEY_BYTES_AT), "little")
@@ -136,8 +138,11 @@ class JobFiles:
     ) -> list[tuple[int, int]]:
         """What the records at ``base + place`` say means nothing any more. Returns the places and the checksums that
         the records have now."""
+        assert (places < np.uint64(self._mapped_bytes)).all(), "nothing that is a part of the log is filled"
         found = []
         numbers, offsets = np.divmod(places.astype(np.int64), self.segment_bytes)
+        assert (offsets >= SEGMENT_HEADER_BYTES).all(), "records lie behind the header"
+        assert (offsets + record_bytes <= self.segment_bytes).all(), "records end in their segment"
         for number in np.unique(numbers).tolist():
             here = numbers == number
             with self._opened(number) as fd:
@@ -148,10 +153,13 @@ class JobFiles:
                     record[:4] = checksum.to_bytes(4, "little")
                     os.pwrite(fd, record, offset)
                     found.append((number * self.segment_bytes + offset, checksum))
+        assert len(found) == len(places), "each of them is filled"
         return found
 
     def settle(self, bases: Sequence[int]) -> None:
         """The headers say where the segments will lie, and all of them is on the disk."""
+        assert len(bases) == len(self.segments), "each file has its place in the log"
+        assert bases[0] % self.segment_bytes == 0, "a segment begins at a multiple of its size"
         for number, base in enumerate(bases):
             with self._opened(number) as fd:
                 os.pwrite(fd, pack_segment_header(base, self.segment_bytes, self.manifest.plan.log_id), 0)

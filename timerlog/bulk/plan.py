@@ -21,6 +21,7 @@ class Plans:
     def reserve_ids(self, count: int) -> int:
         """The first of ``count`` message numbers that no other message is given, once the log is on the disk up to
         here. Raises ``DiskFull``."""
+        assert count > 0, "numbers are reserved for messages"
         first_id = self._tables.next_id
         next_id = first_id + count
         with self._reserve.closed():
@@ -28,6 +29,7 @@ class Plans:
         self._writer.decided(first_id)
         self._writer.append(RecordType.RESERVED, 0, next_id.to_bytes(8, "little"))
         self._applier.reserved(next_id)
+        assert self._tables.next_id == next_id, "no other message is given these numbers"
         return first_id
 
     def plan(self, job: str, topics: Sequence[str], now_ms: int, maker: Maker | None = None) -> Plan:
@@ -46,6 +48,8 @@ class Plans:
 
     def _plan_topic(self, topic_id: int) -> TopicPlan:
         topic = self._native.topics[topic_id]
+        assert topic.exists, "a plan names topics that are there"
+        assert not topic.shards or all(topic.shard_of_byte), "each first byte of a routing hash has a shard"
         return TopicPlan(
             topic_id=topic_id,
             priority=int(topic.default_priority),

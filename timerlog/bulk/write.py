@@ -111,6 +111,8 @@ class Texts:
         return np.diff(self.at)
 
     def as_c(self) -> native_bulk.Texts:
+        assert 0 <= int(self.at[0]) <= int(self.at[-1]) <= len(self.data), "texts lie in their data"
+        assert (self.at[1:] >= self.at[:-1]).all(), "a text ends where it begins, or behind that"
         return np.ascontiguousarray(self.at, np.int64), np.ascontiguousarray(self.data, np.uint8)
 
 
@@ -237,6 +239,11 @@ def _sync_and_close(fd: int) -> None:
 
 class _Writer:
     def __init__(self, plan: Plan, topics: Topics, columns: Columns, first_id: int) -> None:
+        count, given = len(columns), columns.priorities
+        texts = (columns.bodies, columns.keys, columns.headers, columns.orders)
+        assert len(topics.of) == count, "each message has a topic"
+        assert all(len(one.at) == count + 1 for one in texts if one is not None), "each message has its texts"
+        assert given is None or len(given) == count, "each message has a priority, or none has"
         planned = [plan.topics[name] for name in topics.names]
         limits = topics.each([one.max_body_bytes for one in planned], np.int64)
         bad = [reason for reason, found in refusals(columns, limits).items() if found.any()]
@@ -279,6 +286,7 @@ class _Writer:
         with open(path, "xb", buffering=0) as file:
             _write_all(file.fileno(), header)
             while self.is_left and (built := self._build(room)):
+                assert 0 <= built <= room, "what is written leaves room for END"
                 _write_all(file.fileno(), self._buffer[:built])
                 room -= built
             _write_all(file.fileno(), end_record())

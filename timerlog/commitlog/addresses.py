@@ -52,6 +52,7 @@ class LogAddresses:
         """Gives the positions from ``first``, where the log begins now, to ``end`` addresses. In the last quarter of a
         window the log moves: ``fill`` maps its segments relative to another pointer. Raises ``NoAddressSpace``,
         ``LogAtItsEnd``: then nothing has changed."""
+        assert self.start <= first < end, "a log begins where it did, or later"
         _check_end(end)
         if end <= self.end - (self.end - self.start) // 4:
             return
@@ -73,6 +74,7 @@ class LogAddresses:
             raise
         self.release()
         self.start, self.end, self.pointer = moved.start, moved.end, moved.pointer
+        assert end <= self.end - (self.end - self.start) // 4, "a log that has moved stays for a while"
 
     def unmap(self, position: int, size_bytes: int) -> None:
         """Nothing is mapped there any more."""

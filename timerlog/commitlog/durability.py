@@ -27,6 +27,11 @@ Piece: TypeAlias = tuple[int, bytes] | Link
 """What stands where in the log, or which files do."""
 
 
+def end_of(piece: tuple[int, bytes | bytearray] | Link) -> int:
+    """Where the log goes on behind a piece."""
+    return piece.position if isinstance(piece, Link) else piece[0] + len(piece[1])
+
+
 @dataclass(slots=True)
 class SyncTicket:
     """What one group commit makes durable: everything before ``position``."""
@@ -101,15 +106,21 @@ class Shipped:
 
     def wrote(self, file: SegmentFile, position: int, data: memoryview) -> None:
         last = self._pieces[-1] if self._pieces else None
+        assert last is None or end_of(last) <= position, "what is written lies behind what was written before"
         if last is None or isinstance(last, Link) or last[0] + len(last[1]) != position:
             self._pieces.append((position, bytearray(data)))
         else:
             last[1].extend(data)
 
     def linked(self, link: Link) -> None:
+        assert self._pieces, "an END leads to the files of a job"
+        assert end_of(self._pieces[-1]) < link.position, "files of a job lie behind what was written before"
         self._pieces.append(link)
 
     def ticket(self, position: int, next_id: int) -> SyncTicket:
         pieces, self._pieces = self._pieces, []
+        assert not pieces or end_of(pieces[-1]) <= position, (
+            "what is shipped lies before what is made durable"
+        )
         whole = (piece if isinstance(piece, Link) else (piece[0], bytes(piece[1])) for piece in pieces)
         return SyncTicket(position, next_id, pieces=tuple(whole))

@@ -55,6 +55,7 @@ class Healing:
 
     def lost(self, positions: UInt64Array) -> npt.NDArray[np.bool_]:
         """See ``Healer``."""
+        assert not np.count_nonzero(positions % 8), "records begin at multiples of 8"
         found = positions.tolist()
         self._wanted.update(position for position in found if position not in self._lost)
         if self._wanted:
@@ -88,11 +89,15 @@ class Healing:
 
     def settle(self, start: int, end: int) -> list[int]:
         """All of the shared log between these positions was taken. Returns where records lie there that are lost."""
+        assert start < end, "a part of the log was taken"
         done = [position for position in self._wanted if start <= position < end]
-        lost = [position for position in done if not self._is_whole(position)]
         self._wanted.difference_update(done)
+        # A purge may have taken the segment of some meanwhile: nobody asks for these any more.
+        segments, size = frozenset(self._log.segments), self._log.segment_bytes
+        there = [position for position in done if position // size * size in segments]
+        lost = [position for position in there if not self._is_whole(position)]
         self._lost.update(lost)
-        self.counts.healed += len(done) - len(lost)
+        self.counts.healed += len(there) - len(lost)
         self.counts.lost += len(lost)
         return lost
 
@@ -117,6 +122,8 @@ class Scrub:
 
     def __init__(self, log: CommitLog, healer: Healer, first: int = 0, end: int | None = None) -> None:
         """Up to the segment at ``end``; None: as far as the log is known to count."""
+        assert first % log.segment_bytes == 0, "segments are looked through from their beginning"
+        assert end is None or end % log.segment_bytes == 0, "segments are looked through to their end"
         self._log, self._healer = log, healer
         self._at, self._end = first + SEGMENT_HEADER_BYTES, end
         #: Where a record begins that is wanted: it goes no further before that is there, or lost.
@@ -143,6 +150,7 @@ class Scrub:
             stop = base + log.segment_bytes + SEGMENT_HEADER_BYTES
         elif stop == at:
             stop = self._behind_damage(at, base)
+        assert stop > at or self.waits_for is not None, "a step goes on, or says what it waits for"
         self._at = stop
         return True
 

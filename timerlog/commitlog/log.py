@@ -107,6 +107,9 @@ class CommitLog:
         """Continues appending at a position inside the last attached segment."""
         assert position % 8 == 0, "records begin at multiples of 8"
         assert position // self.segment_bytes * self.segment_bytes == max(self._segments)
+        assert position % self.segment_bytes >= SEGMENT_HEADER_BYTES, "no record lies in a segment's header"
+        assert self.durable_position <= position, "what is known to count is not written again"
+        assert not self.native.staging_bytes, "what is staged is written before the log begins elsewhere"
         self.native.staging_position = position
         self.native.staging_bytes = 0
         self.native.log_readable = position
@@ -277,25 +280,31 @@ class CommitLog:
         bases = self.following_bases(len(sources))
         self._reach(bases[-1] + 2 * self.segment_bytes)
         linked: list[int] = []
+        files: list[SegmentFile] = []
         try:
             for base, source in zip(bases, sources, strict=True):
                 self.disk.adopt_segment(base, source)
                 linked.append(base)
             self.disk.sync_directory()
+            for base in bases:
+                files.append(self.disk.open_segment(base, create=False))
             sizes = tuple(source.stat().st_size for source in sources)
             following = bases[-1] + self.segment_bytes + SEGMENT_HEADER_BYTES
             link = Link(following, job, sizes, tuple(fills))
-            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, payload), link=link)
-        except (DiskFull, OSError):
+            self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, files, payload), link=link)
+        except (StoreError, OSError):
+            for file in files:
+                file.close()
             for base in linked:
                 self.disk.remove_segment(base)
             raise
         return bases[0]
 
-    def _take_over(self, bases: Sequence[int], payload: bytes) -> None:
-        for base in bases:
-            self.attach(base, self.disk.open_segment(base, create=False))
-        native_log.append(self.native, RecordType.ADOPTED, 0, payload)
+    def _take_over(self, bases: Sequence[int], files: Sequence[SegmentFile], payload: bytes) -> None:
+        for base, file in zip(bases, files, strict=True):
+            self.attach(base, file)
+        position = native_log.append(self.native, RecordType.ADOPTED, 0, payload)
+        assert position >= 0, "what makes a job count has the room that was made for it"
 
     def _roll(
         self,
@@ -308,18 +317,32 @@ class CommitLog:
         rest = SEGMENT_HEADER_BYTES + bytes_needed + CONTROL_RESERVE_BYTES + 4 * RECORD_HEAD_BYTES
         if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
             payload = b""  # what is asked for must fit; the segment before cannot be purged then
+        self._make_room_for_end()
         self.create_segment(base + self.segment_bytes, rest + len(payload))
         before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
-        native_log.append(self.native, RecordType.END, 0)
+        position = native_log.append(self.native, RecordType.END, 0)
+        assert position >= 0, "an END fits behind the last record"
         self._dirty = True
         self.flush()
         if link is not None:
             self.durability.linked(link)
         self.native.staging_position = base + self.segment_bytes + SEGMENT_HEADER_BYTES
+        assert link is None or link.position == self.native.staging_position, (
+            "followers go on where this log does"
+        )
         self.native.log_readable = self.native.staging_position
         self._set_limits()
         self._write_base(payload)
+
+    def _make_room_for_end(self) -> None:
+        """A file may end right behind its last record: a copy that was cut, or a replica's after a power loss. Raises
+        ``DiskFull``."""
+        base, file = self._current()
+        needed_bytes = self.appended_position + RECORD_HEAD_BYTES - base
+        if file.size_bytes < needed_bytes:
+            self._allocate(file, min(needed_bytes + 4096, self.segment_bytes), needed_bytes)
+            self._set_limits()
 
     def _write_base(self, payload: bytes) -> None:
         if payload:
@@ -344,6 +367,8 @@ class CommitLog:
 
     def detach(self, base: int) -> SegmentFile:
         """Takes a segment out of the log, for its file to be deleted: nothing may refer to it any more."""
+        assert base == min(self._segments), "the oldest segment goes first"
+        assert base + self.segment_bytes <= self.native.staging_position, "the segment that is written stays"
         self.addresses.unmap(base, self.segment_bytes)
         return self._segments.pop(base)
 
@@ -355,6 +380,7 @@ class CommitLog:
             base, file = self._current()
             position = int(self.native.staging_position)
             data = self._staging[:count]
+            assert position - base + count <= file.size_bytes, "what is written has disk blocks"
             self._write(file, position - base, data)
             self.native.staging_position = position + count
             self.native.staging_bytes = 0
@@ -382,6 +408,8 @@ class CommitLog:
         base = position // self.segment_bytes * self.segment_bytes
         end = position + memoryview(data).nbytes
         assert position == self.appended_position or base not in self._segments, "a replica has no holes"
+        assert position - base >= SEGMENT_HEADER_BYTES, "no record lies in a segment's header"
+        assert not self.native.staging_bytes, "a replica writes nothing of its own"
         if base not in self._segments:
             self.create_segment(base, end - base)
         file = self._segments[base]
@@ -396,6 +424,7 @@ class CommitLog:
         """Takes files that have the names of the next segments into the log, which goes on behind them. Raises
         ``DiskFull``."""
         self._check_failed()
+        assert bases[0] == max(self._segments) + self.segment_bytes, "files of a job follow the last segment"
         following = bases[-1] + self.segment_bytes
         self._reach(following + self.segment_bytes)
         for base in bases:
@@ -422,6 +451,7 @@ class CommitLog:
         if not self._dirty:
             return None
         position = self.flush()
+        assert position >= self._ticket_position, "a log does not become shorter"
         self._dirty = False
         self._ticket_position = position
         return self.durability.ticket(position, int(self.native.next_id))
@@ -432,6 +462,7 @@ class CommitLog:
         The mark that this leaves in the log lets recovery tell a torn tail from damage: whatever lies before a marked
         position was on the disk once.
         """
+        assert ticket.position <= self._ticket_position, "a ticket that has run was given out before"
         self.syncs += 1
         self.durable_position = max(self.durable_position, ticket.position)
         assert self.durable_position <= self.appended_position, "only what was appended can be durable"

@@ -15,7 +15,16 @@ import msgspec
 import numpy as np
 
 from tickwheel_native import Buffer, store
-from timerlog.layout import MESSAGE_HEAD_BYTES, RECORD_HEAD_BYTES, RUN, TRANSACTION_ID_BYTES, RecordType, Runs
+from timerlog.layout import (
+    MESSAGE_HEAD_BYTES,
+    RECORD_HEAD_BYTES,
+    RESET_ATTEMPTS,
+    RUN,
+    TRANSACTION_ID_BYTES,
+    WERE_DONE,
+    RecordType,
+    Runs,
+)
 from timerlog.settings import TopicSettings
 
 #: A record holds at most so many runs, so that it always fits into a segment.
@@ -132,6 +141,7 @@ class Purged(msgspec.Struct, frozen=True, array_like=True):
 
 def reschedule_aux(priority: int) -> int:
     """How a RESCHEDULE record tells a new priority; 0, as in logs of version 1: as it is."""
+    assert 0 <= priority <= AS_IT_IS, "there are 256 priorities"
     return 0 if priority == AS_IT_IS else priority + 1
 
 
@@ -152,6 +162,7 @@ def unpack_nack(payload: Buffer) -> tuple[Runs, str]:
 
 
 def pack_put(tick_ms: int, first_seq: int, runs: Runs) -> bytes:
+    assert 0 < len(runs) <= RUNS_A_RECORD, "a record has runs, and fits into a segment"
     return _PUT_HEAD.pack(tick_ms, first_seq, len(runs)) + runs.tobytes()
 
 
@@ -172,6 +183,9 @@ def pack_returned(runs: Runs, time_ms: int) -> bytes:
 
 
 def pack_redeliver(runs: Runs, how: int) -> bytes:
+    assert 0 <= how <= RESET_ATTEMPTS | WERE_DONE, (
+        "a record says nothing else of how messages are redelivered"
+    )
     return how.to_bytes(8, "little") + runs.tobytes()
 
 
@@ -186,6 +200,7 @@ def in_records(
 ) -> list[Control]:
     """Runs as control records, each of which fits into a segment; ``pack`` makes the payload of one."""
     assert np.count_nonzero(runs["count"]) == len(runs), "a run that is logged names messages"
+    assert aux or record is RecordType.RESCHEDULE, "what is logged of deliveries names their group"
     return [
         (record, aux, pack(runs[start : start + RUNS_A_RECORD]))
         for start in range(0, len(runs), RUNS_A_RECORD)
@@ -234,6 +249,8 @@ class MessageView:
     @classmethod
     def read(cls, native: Any, message_id: int) -> MessageView:
         """Reads a message that the table has, whatever its state."""
+        assert message_id > 0, "0 is no message"
+        assert native.rows_start <= message_id < native.next_id, "a message that is read has a row"
         row = native.rows[message_id]
         record = store.record(native, message_id)
         _, _, _, _, order_bytes, _, _, _, _, key_bytes, headers_bytes, _ = _MESSAGE.unpack_from(record)

@@ -89,6 +89,7 @@ class LogView:
 
     def records(self, ids: Int64Array, rows: Array) -> Records:
         """Finds the records of messages. What they say is checked against the rows, their checksum is not."""
+        assert len(ids) == len(rows), "each message has its row"
         positions = rows["position"].astype(np.int64)
         sizes = rows["record_bytes"].astype(np.int64)
         readable = (sizes >= MESSAGE_HEAD_BYTES) & (positions + sizes <= self._readable_ends(positions))
@@ -113,12 +114,14 @@ class LogView:
 
     def gather(self, starts: Int64Array, sizes: Int64Array) -> npt.NDArray[np.uint8]:
         """Pieces that ``records`` has found, one behind the other."""
+        assert len(starts) == len(sizes), "each piece has a start and a size"
         gathered = np.empty(int(sizes.sum()), np.uint8)
         scan.gather(self._pointer, starts, sizes, gathered)
         return gathered
 
     def are_right(self, positions: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
         """Whether each of the records that ``records`` has found matches its checksum."""
+        assert len(positions) == len(sizes), "each record has a position and a size"
         return scan.check_records(self._pointer, positions, sizes)
 
     def heads(self, positions: Int64Array) -> Array:

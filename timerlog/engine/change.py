@@ -35,18 +35,20 @@ from timerlog.errors import OtherLog
 from timerlog.layout import (
     CALLED,
     IN_RETRY,
+    MAX_TIME_MS,
     ORDERED,
     POSTPONED,
     RESET_ATTEMPTS,
     RUN,
     WERE_DONE,
     DeliveryState,
+    MessageState,
     RecordType,
     Runs,
     UInt32Array,
     UInt64Array,
 )
-from timerlog.life import ENDS
+from timerlog.life import ENDS, MESSAGES
 from timerlog.wheel.timers import MESSAGE_TIMER
 
 #: How a message stands.
@@ -61,6 +63,14 @@ EXPIRED: Final = lib.TW_IS_EXPIRED
 _ANSWERS: Final = (
     "not_found", "", "", "already_delivered", "already_acked", "already_cancelled", "expired"
 )  # fmt: skip
+assert len(_ANSWERS) == EXPIRED + 1, "each verdict has its answer"
+#: By record, and by the state of a message: whether the record may move it.
+_MAY_MOVE: Final = {
+    record: np.isin(np.arange(len(MessageState)), move.before)
+    for move in MESSAGES
+    for record in move.records
+    if record in ENDS or record == RecordType.RESCHEDULE
+}
 _CHUNK: Final = 65_536
 
 Verdicts = npt.NDArray[np.uint8]
@@ -189,6 +199,7 @@ class Change:
 
     def end(self, record: RecordType, ids: UInt64Array) -> None:
         """Ends messages that are scheduled or ready. Raises ``DiskFull``: then nothing was changed."""
+        assert _MAY_MOVE[record][self._tables.rows["state"][ids]].all(), "what is ended has not ended yet"
         self._writer.end(record, ids)
         states = self._tables.rows["state"][ids]
         assert (states == ENDS[record]).all(), "only what is scheduled or ready is ended"
@@ -222,14 +233,20 @@ class Change:
         return self._change(ids, done, act, "rescheduled")
 
     def _reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, priority: int, now_ms: int) -> None:
+        assert 0 <= priority <= AS_IT_IS, "a priority is a byte, or stays"
         runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
         self._writer.append_runs(RecordType.RESCHEDULE, reschedule_aux(priority), runs)
         self._applier.reschedule(runs, priority)
+        rows = self._tables.rows
+        assert (rows["state"][ids] == MessageState.SCHEDULED).all(), "what has another time waits for it"
+        assert (rows["version"][ids] == runs["epoch"]).all(), "of its timers the newest one counts"
 
     def prepare_reschedule(self, ids: UInt64Array, deliver_at_ms: int | None, now_ms: int) -> Runs:
         """Sets the new timers and returns the runs to be logged. A timer whose reschedule never happens is passed over
         when it fires. Raises ``DiskFull``."""
         rows = self._tables.rows
+        assert deliver_at_ms is None or 0 <= deliver_at_ms <= MAX_TIME_MS, "who calls has checked the time"
+        assert _MAY_MOVE[RecordType.RESCHEDULE][rows["state"][ids]].all(), "what ended has no other time"
         runs = np.zeros(len(ids), RUN)
         runs["first"], runs["count"] = ids, 1
         runs["time_ms"] = rows["deliver_at_ms"][ids] if deliver_at_ms is None else deliver_at_ms
@@ -327,6 +344,7 @@ class Change:
         """What is to be written so that messages of a group wait for ``time_ms``, whatever became of them, whose
         timers it sets. Raises ``DiskFull``."""
         rows = self._tables.groups[group_id].deliveries.take(seqs)
+        assert (rows["state"] != DeliveryState.UNTOUCHED).all(), "what comes again was there before"
         epochs = rows["epoch"].copy()
         times = np.full(len(seqs), time_ms, np.int64)
         revoked = self._groups.held_by(group_id, seqs)
@@ -347,6 +365,8 @@ class Change:
         """Makes it so: it is in the log."""
         for runs, how in call.parts:
             self._applier.redeliver(call.group_id, runs, how)
+        states = self._tables.deliveries_of(call.group_id)["state"][call.seqs]
+        assert (states == DeliveryState.WAITING).all(), "nobody holds what is called for"
         self._changes.revoked.extend(call.revoked)
         self._changes.woken.add(call.group_id)
         if call.time_ms <= now_ms:
@@ -373,6 +393,7 @@ class Change:
         stays = ~is_unknown
         stays[ready] = False
         done = Dropped(len(chosen), int(is_unknown.sum()), ids[stays])
+        assert done.dropped + done.gone + len(done.kept) == len(ids), "each message goes, is gone, or stays"
         if len(chosen):
             self._writer.decided(done)
             self.end(RecordType.DROPPED, chosen)
@@ -380,6 +401,7 @@ class Change:
 
     def _last_done_ms(self, ids: UInt64Array) -> npt.NDArray[np.int64]:
         """When the last of its groups was done with each message; ``ids`` are in order."""
+        assert (ids[1:] > ids[:-1]).all(), "messages that are looked for in order are there once"
         last_ms = np.zeros(len(ids), np.int64)
         for group_id, seqs, members in self._groups.of_messages(ids, None):
             counts = seqs >= self._tables.groups[group_id].record.start_seq
@@ -414,6 +436,8 @@ class Change:
         if result is not None:
             self._writer.decided(result)
         self._commit.write(INTERNAL, [send] if send is not None else [], records, now_ms)
+        states = self._tables.rows["state"][ids]
+        assert (states == MessageState.CANCELLED).all(), "what was judged as undelivered is cancelled"
         self._wake_ordered(ids)
 
 

@@ -19,6 +19,10 @@ class Revoked(msgspec.Struct, frozen=True):
     ids: list[int]
     epochs: list[int]
 
+    def __post_init__(self) -> None:
+        assert self.holder, "who loses messages has a number"
+        assert len(self.ids) == len(self.epochs) > 0, "each message that is lost has an epoch"
+
 
 @dataclass(frozen=True, slots=True)
 class Changed:

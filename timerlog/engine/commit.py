@@ -51,8 +51,9 @@ class Commit:
         """Writes and applies one TRANSACTION record, whose id has 16 bytes. Returns (first id, count) of each send;
         ``is_answer``: that is what a request is answered. Raises ``DiskFull``, ``TransactionRefused``,
         ``TransactionTooLarge``, ``BadTransactionId``: then nothing was done."""
+        told = self._to_be_stored(sends) if is_answer else None
         if is_answer:
-            self._writer.decided(self._to_be_stored(sends))
+            self._writer.decided(told)
         more, answer = self._writer.answer_controls()
         room_bytes = self._provide_for(sends, [*controls, *more])
         start, first_id = self._writer.begin_group(transaction_id, room_bytes), self._tables.next_id
@@ -63,6 +64,7 @@ class Commit:
             raise
         stored_until = first_id + sum(count for _, count in results)
         assert stored_until == self._tables.next_id, "ids of a transaction have no gap"
+        assert told is None or told == results, "a request is answered what comes of it"
         self._writer.end_group(start, room_bytes)
         self._applier.transaction_id = transaction_id
         for record, aux, payload in controls:
@@ -106,4 +108,6 @@ class Commit:
         else:
             self._log.flush()
             self._log.ensure_room(room)
+        end = self._native.message_limit if sends else self._native.segment_end
+        assert self._log.appended_position + room <= int(end), "what is to be staged has room in its segment"
         return room

@@ -18,7 +18,7 @@ from timerlog.engine.commit import Commit
 from timerlog.engine.state import Engine
 from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS, DiskFull, LogFailed, StoreError, TooManyTopics
-from timerlog.layout import MAX_HEADERS_BYTES, RUN, RecordType, UInt64Array
+from timerlog.layout import MAX_HEADERS_BYTES, RUN, DeliveryState, RecordType, UInt64Array
 from timerlog.names import DEAD_HEADER, dead_topic
 
 #: Letters of about so many bytes go into one record, or half of what a frame may have, if that is less.
@@ -85,12 +85,17 @@ class DeadLetters:
         return seqs[:0]
 
     def _commit_letters(self, group_id: int, seqs: UInt64Array, now_ms: int) -> None:
+        states = self._tables.deliveries_of(group_id)["state"][seqs]
+        is_done = (states == DeliveryState.ACKED) | (states == DeliveryState.DEAD)
+        assert not is_done.any(), "what becomes a dead letter was not done before"
         group, topic = self._tables.groups[group_id].record.name, self._topic_name(group_id)
         dead_id = self._topics.open(dead_topic(topic), now_ms)
         letters = [self._letter(group_id, group, topic, seq, now_ms) for seq in seqs.tolist()]
         runs = np.zeros(len(seqs), RUN)
         runs["first"], runs["count"], runs["time_ms"] = seqs, 1, now_ms
         self._commit.write_internal(dead_id, letters, [(RecordType.DEAD, group_id, runs.tobytes())], now_ms)
+        states = self._tables.deliveries_of(group_id)["state"][seqs]
+        assert (states == DeliveryState.DEAD).all(), "what has a letter is not delivered again"
 
     def _topic_name(self, group_id: int) -> str:
         """The topic as its users know it, not the shard."""

@@ -16,6 +16,7 @@ from timerlog.engine.state import Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import BeingHealed, DiskFull, StoreError
 from timerlog.layout import (
+    HOLDERS,
     MAX_BATCH,
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
@@ -137,6 +138,7 @@ class Deliver:
         on.
         """
         self._groups.record(group_id)
+        assert 0 <= holder < HOLDERS, "who holds messages has a number"
         # The message that reaches the limit is still taken: leave room for the largest.
         limit = min(limit, FETCH_LIMIT)
         room = self._settings.max_frame_bytes - self._settings.max_body_bytes - _LARGEST_REST_BYTES
@@ -152,7 +154,9 @@ class Deliver:
         if asked is not None and asked.lease_ms is not None:
             until_ms[:] = min(now_ms + asked.lease_ms, MAX_TIME_MS)
         assert np.count_nonzero(until_ms > now_ms) == count, "a lease ends after it was given"
+        assert int(epochs.min()) > int(group.fence), "receipts of groups before stay stale"
         ids = self._tables.ids_of(self._groups.record(group_id).topic_id)[seqs]
+        assert np.count_nonzero(ids) == count, "what is given out is there"
         if len(damaged := self._engine.damaged(ids)):
             delivery.unselect(self._native, group_id, seqs)
             self._set_aside(damaged)
@@ -168,6 +172,8 @@ class Deliver:
             raise
         self._applier.lease(group_id, holder, runs)
         assert int(group.leased) >= count, "what is given out is leased"
+        assert int(group.leased) <= int(group.pending), "what is leased is not done"
+        assert int(group.highest_epoch) >= int(epochs.max()), "the next fence is above all receipts"
         first = self.first_lateness_ms.take_of(group_id, self._native, group_id, seqs, epochs, now_ms)
         if first < count:
             self._groups.redelivered[group_id] += count - first
@@ -233,11 +239,13 @@ class Deliver:
     def _ack_group(self, group_id: int, receipts: memoryview, count: int, now_ms: int) -> int:
         """``receipts``: ids, then epochs. Leaves a code for each in the scratch; returns how many were accepted."""
         scratch, group = self._scratch, self._native.groups[group_id]
+        assert receipts.nbytes == 12 * count, "each receipt has an id and an epoch"
         accepted = delivery.ack_check(
             self._native, group_id, receipts, scratch.seqs, scratch.epochs, scratch.codes[:count]
         )
         if accepted:
             acked_before, seqs = int(group.acked), scratch.seqs[:accepted]
+            pending_before = int(group.pending)
             scratch.times[:accepted] = now_ms
             runs = self._engine.runs(seqs, scratch.epochs[:accepted], scratch.times[:accepted])
             try:
@@ -247,6 +255,7 @@ class Deliver:
                 raise
             self._applier.ack(group_id, runs)
             assert int(group.acked) == acked_before + accepted, "each receipt that counts ends one delivery"
+            assert int(group.pending) == pending_before - accepted, "what is acked is not waited for"
         return accepted
 
     def _ack_shards(self, group_id: int, payload: Buffer, count: int, now_ms: int) -> int:
@@ -268,6 +277,7 @@ class Deliver:
         exceptions = np.empty(count - accepted, _EXCEPTION)
         if accepted < count:
             refused = np.flatnonzero(self._scratch.codes[:count])
+            assert len(refused) == count - accepted, "each receipt is accepted or refused"
             exceptions["index"] = refused
             exceptions["code"] = self._scratch.codes[refused]
             exceptions["id"] = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)[refused]

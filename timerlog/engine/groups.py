@@ -161,6 +161,9 @@ class Groups:
             )
             for i, part in enumerate(topics)
         ]
+        numbers = {record.group_id for record in records}
+        assert 0 < group_id <= max(numbers) <= self._settings.max_groups, "C has room for the numbers"
+        assert self._tables.groups.keys().isdisjoint(numbers), "a new group has numbers that nobody has"
         self._space.promise_groups(records)
         for record in records:
             self.redelivered.pop(record.group_id, None)  # of a group that is gone
@@ -204,7 +207,10 @@ class Groups:
             check_name(name)
         made = (self._number_for(topic_id), True) if known is None else (known, False)
         self._writer.decided(made)
-        self.open(topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms, ignores_order=ignores_order)
+        group_id = self.open(
+            topic_id, name, now_ms, start, ephemeral_ms=ephemeral_ms, ignores_order=ignores_order
+        )
+        assert group_id == made[0], "a group has the number that was told"
         return made
 
     def ignore_order(self, topic: str, name: str, *, ignores_order: bool) -> bool:
@@ -239,6 +245,8 @@ class Groups:
         """The records that delete a group. Raises ``UnknownTopic``, ``UnknownGroup``."""
         parts = self._parts_of(topic, name)
         fence = max(int(self._native.groups[part].highest_epoch) for part in parts)
+        groups = self._tables.groups
+        assert all(fence >= (groups[part].record.fence or 0) for part in parts), "a fence never goes down"
         self._engine.table_is_gone = True
         return self._controls(self._changed(part, deleted=True, fence=fence) for part in parts)
 
@@ -268,6 +276,8 @@ class Groups:
         backlog = sum(self._open_from(delivering[part]) for part in self.parts_of(parts[0]))
         self._writer.decided(backlog)
         self._writer.write_together(self._controls(records))
+        assert self.backlog_of(parts[0]) == backlog, "what is told is what a group is not done with"
+        assert not any(self._native.groups[part].leased for part in parts), "who begins anew holds nothing"
         self._changes.revoked.extend(revoked)
         self._changes.woken.update(parts)
         return backlog
@@ -328,6 +338,9 @@ class Groups:
     ) -> Iterable[tuple[int, UInt64Array, UInt64Array]]:
         """(group id, topic_seqs, ids) for every group that messages of ``ids`` are delivered to."""
         ids = np.unique(ids)
+        assert int(ids.max(initial=0)) < self._tables.next_id, "only messages that were accepted have groups"
+        states = self._tables.messages.take(ids, "state")
+        assert (states == MessageState.READY).all(), "only what is in its topic has a number there"
         topic_ids, seqs = (self._tables.messages.take(ids, field) for field in ("topic_id", "topic_seq"))
         known = False
         for topic_id in np.unique(topic_ids).tolist():
@@ -396,6 +409,7 @@ class Groups:
             if is_gone or self.main(group_id) != group_id or has_readers(group_id):
                 continue
             group = self._tables.groups[group_id]
+            assert group.record.ephemeral_ms > 0, "only an ephemeral group ends by itself"
             left_ms = max(group.seen_ms, opened_ms) if group.has_readers else group.seen_ms
             if now_ms - max(left_ms, group.record.created_ms) >= group.record.ephemeral_ms:
                 topic, name = self._tables.topics[group.record.topic_id].record.name, group.record.name
@@ -431,6 +445,7 @@ class Holders:
             raise TooManySubscriptions(f"there are {HOLDERS - 1} subscriptions already")
         holder = self._free.popleft()
         assert not self.outstanding(holder), "a number is given out when nothing is held under it"
+        assert holder not in self.groups, "a number has one subscription"
         self.groups[holder] = self._groups.parts_of(group_id)
         return holder
 
@@ -438,6 +453,8 @@ class Holders:
         """The subscriber vanished: its leases stay until they end, so that it can still ack when it comes back."""
         self.groups.pop(holder, None)
         self._draining.append(holder)
+        known = len(self._free) + len(self._draining) + len(self.groups)
+        assert known < HOLDERS, "a number is free, in use, or waits for its leases to end"
 
     def count(self, group_ids: Iterable[int]) -> int:
         """How many subscriptions there are of these groups, also those that were given nothing yet."""

@@ -23,7 +23,7 @@ from timerlog.engine.select import Select
 from timerlog.engine.state import INTERNAL, Engine, LogWriter
 from timerlog.engine.topics import Topics
 from timerlog.errors import DECODE_ERRORS, TransactionRefused
-from timerlog.layout import MAX_TIME_MS, RecordType
+from timerlog.layout import MAX_TIME_MS, MessageState, RecordType
 from timerlog.names import PREPARED_HEADER, PREPARED_SUFFIX
 
 GROUP: Final = "checks"
@@ -118,7 +118,10 @@ class Prepared:
         except TransactionRefused:
             return "refused", 0  # its time or its size is not allowed
         ending = (RecordType.EXPIRED, 0, ids.tobytes())
-        self._writer.decided(("committed", self._tables.next_id))
+        told_id = self._tables.next_id
+        self._writer.decided(("committed", told_id))
         with self._groups.revoking(ids):
             new_id = self._commit.write(INTERNAL, [send], [ending], now_ms)[0][0]
+        assert new_id == told_id, "a prepared message becomes the one that was told"
+        assert self._tables.rows["state"][message_id] == MessageState.EXPIRED, "it is committed once"
         return "committed", new_id

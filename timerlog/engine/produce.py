@@ -122,6 +122,7 @@ class Produce:
         self._native.is_full = 0
         source = uint8s(data)
         consumed, messages, frames = 0, 0, 0
+        first_id = self._tables.next_id
         result = self._ingested
         replies: list[bytes] = []
         refused: DiskFull | None = None
@@ -166,6 +167,9 @@ class Produce:
             frame = (int(result.stop_type), int(result.stop_correlation), payload)
         answer = b"".join(replies)
         exceptions = (len(answer) - frames * _REPLY_BYTES) // _EXCEPTION_BYTES
+        assert consumed <= len(source), "nothing is consumed that has not come"
+        stored = self._tables.next_id - first_id
+        assert stored == messages - exceptions, "each message has an id or an exception"
         position = self._log.appended_position
         return Ingested(
             consumed, messages, answer, position, Stop(stop), frame,
@@ -195,6 +199,7 @@ class Produce:
     def without(self, leaving: Collection[int]) -> Iterator[None]:
         """What is judged or staged meanwhile is so as if these messages were cancelled: their keys are free."""
         ids = np.array(sorted(leaving), np.uint64)
+        assert not self._native.leaving_count, "messages leave for one transaction at a time"
         ingest.without(self._native, ids)
         try:
             yield
@@ -227,9 +232,12 @@ class Produce:
         """Stores a judged send, for which there is room, in the transaction that is being staged: (first id, count).
         Raises ``TransactionRefused``: then the transaction must be taken back."""
         first_id, payload = self._tables.next_id, send.payload
+        staged_before = int(self._native.staging_bytes)
         frame = bytearray(FRAME_HEAD_BYTES) + bytes(payload)
         delivery.finish_frame(frame, len(payload), _SEND, 0)
         self._ingest_whole(frame, now_ms)
+        taken_bytes = int(self._native.staging_bytes) - staged_before
+        assert taken_bytes <= send.log_bytes, "a send takes at most what it was judged to take"
         count = self._tables.next_id - first_id
         if count != send.count:
             index = int.from_bytes(self._replies[_FIRST_EXCEPTION : _FIRST_EXCEPTION + 4].tobytes(), "little")

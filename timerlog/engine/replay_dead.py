@@ -129,6 +129,9 @@ class ReplayDead:
         self._writer.decided(_RESULTS[_DEAD])
         with self._groups.revoking(letter):
             self._writer.write_together([(RecordType.REDELIVER, group_id, payload), _ending(letter)])
+        state = self._tables.deliveries_of(group_id)["state"][seq]
+        assert state == DeliveryState.WAITING, "what was dead is to be delivered"
+        self._check_ended(letter)
         self._changes.woken.add(group_id)
         self._settle.end_leases(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
 
@@ -142,6 +145,11 @@ class ReplayDead:
         self._writer.decided(_RESULTS[_GONE])
         with self._groups.revoking(letter):
             self._commit.write(INTERNAL, [send], [_ending(letter)], now_ms)
+        self._check_ended(letter)
+
+    def _check_ended(self, letter: UInt64Array) -> None:
+        states = self._tables.rows["state"][letter]
+        assert (states == MessageState.CANCELLED).all(), "a letter goes with what becomes of it"
 
 
 def _ending(letter: UInt64Array) -> Control:

@@ -172,6 +172,7 @@ class Select:
         self._want(self._there(ids[ids < self._tables.next_id]))
 
     def _there(self, ids: UInt64Array) -> UInt64Array:
+        assert int(ids.max(initial=0)) < self._tables.next_id, "only messages that were accepted are selected"
         states = self._tables.messages.take(ids, "state")
         there: UInt64Array = ids[(states == MessageState.SCHEDULED) | (states == MessageState.READY)]
         return there

@@ -87,6 +87,7 @@ class Settle:
         try:
             while some := self.release_some(holder, now_ms, MAX_BATCH):
                 released += some
+            assert not self._holders.outstanding(holder), "who has left in good order holds nothing"
         finally:
             self._changes.woken.update(self._holders.groups.get(holder, ()))
             self._holders.drop(holder)
@@ -95,6 +96,7 @@ class Settle:
     def release_some(self, holder: int, now_ms: int, limit: int) -> int:
         """Gives back up to ``limit`` messages that a subscriber holds, and returns how many; 0: it holds none any more.
         Raises ``DiskFull``."""
+        assert 0 < limit <= MAX_BATCH, "the scratch has room for what is given back at once"
         for group_id in self._holders.groups.get(holder, ()):
             if group_id in self._tables.groups and self._holders.outstanding(holder):
                 released = self._release(group_id, holder, now_ms, limit)
@@ -146,7 +148,8 @@ class Settle:
             )
         for part, runs in parts:
             self._applier.returned(part.group_id, runs, now_ms)
-            self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
+            ended = self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
+            assert ended == len(part.seqs), "each receipt that counts ends one lease"
         self._changes.woken.add(group_id)
 
     def _without_others(self, part: Receipts, holder: int) -> Receipts:
@@ -160,8 +163,12 @@ class Settle:
         return Receipts(part.group_id, part.seqs[~which], part.epochs[~which])
 
     def _unseen_runs(self, part: Receipts) -> Runs:
+        """One attempt less, and never less than none: what was given back right before the broker was killed may be
+        given back again after its start."""
         bases = self._tables.deliveries_of(part.group_id)["base_epoch"][part.seqs]
-        return self._engine.runs_of(part.seqs, part.epochs, bases.astype(np.int64) + 1)
+        return self._engine.runs_of(
+            part.seqs, part.epochs, np.minimum(bases.astype(np.int64) + 1, part.epochs)
+        )
 
     def lapse(self, group_id: int, seqs: UInt64Array, epochs: UInt32Array, now_ms: int) -> int:
         """As ``end_leases``, for leases that have run out. ``Changes`` tells who has let them. Of a subscriber that
@@ -203,6 +210,7 @@ class Settle:
         """Moves messages whose lease or wait has ended back to waiting, or to the dead letters after their last
         attempt; one may have several timers. Returns how many were moved. What should be a dead letter and cannot be
         waits for delivery again."""
+        assert len(seqs) == len(epochs), "each lease that ends has its epoch"
         exhausted = np.empty(len(seqs), np.uint64)
         moved, count = delivery.expire(self._native, group_id, seqs, epochs, now_ms, exhausted)
         if count:
@@ -255,6 +263,8 @@ class Settle:
         for part, runs in parts:
             last = np.ones(len(part.seqs), bool) if give_up else self._had_all_attempts(part)
             self._applier.nack(part.group_id, runs, error)
+            states = self._tables.deliveries_of(part.group_id)["state"][part.seqs]
+            assert (states == DeliveryState.WAITING).all(), "nobody holds what was given back"
             if is_attempt:
                 dead.update(self._bury_nacked(part, last, now_ms))
             # Those that could not be buried are among them; for the dead this does nothing.
@@ -267,6 +277,7 @@ class Settle:
     def _nack_runs(self, part: Receipts, delay_ms: int | None, now_ms: int) -> Runs:
         """Sets the timers of messages that are given back, and returns the runs to be logged."""
         times = now_ms + self._delays(part, delay_ms)
+        assert (times >= now_ms).all(), "no wait ends before it begins"
         later = times > now_ms
         self._engine.link(times[later], part.seqs[later], part.epochs[later], part.group_id)
         return self._engine.runs_of(part.seqs, part.epochs, times)
@@ -296,6 +307,10 @@ class Settle:
             )
         for part_id, runs in parts:
             self._applier.release(part_id, runs)
+        for part in receipts:
+            rows = self._tables.deliveries_of(part.group_id)
+            assert (rows["time_ms"][part.seqs] == until_ms).all(), "a lease ends when its holder was told"
+            assert not (rows["flags"][part.seqs] & lib.TW_ACKING).any(), "no receipt stays marked"
         return results
 
     def _without_later(self, part: Receipts, until_ms: int) -> Receipts:
@@ -314,6 +329,7 @@ class Settle:
     ) -> tuple[list[str], list[Receipts]]:
         """Judges receipts: an answer for each, and those that still count by the group that delivered them: for a
         topic with shards there are several. Raises ``UnknownGroup``."""
+        assert len(ids) == len(epochs), "a receipt is a message and an epoch"
         if not self._topics.is_sharded(self._groups.record(group_id).topic_id):
             results, receipts = self._judge_in(group_id, ids, epochs, accepted)
             return results, [receipts]
@@ -334,6 +350,7 @@ class Settle:
         codes = np.empty(count, np.uint32)
         seqs, kept = np.empty(count, np.uint64), np.empty(count, np.uint32)
         good = delivery.ack_check(self._native, group_id, payload, seqs, kept, codes)
+        assert good == count - np.count_nonzero(codes), "what is marked is what counts"
         judged = Receipts(group_id, seqs[:good], kept[:good])
         ended = self._tables.deliveries_of(group_id)["flags"][judged.seqs] & IN_A_CHAIN != 0
         answers = iter(np.where(ended, "lease_ended", accepted).tolist())
@@ -352,6 +369,8 @@ class Settle:
 
     def unmark_acks(self, group_id: int, seqs: UInt64Array) -> None:
         """Takes the marks of receipts back that were judged and then not used."""
+        reached = int(self._native.groups[group_id].allocated)
+        assert not len(seqs) or int(seqs.max()) < reached, "what was marked has a row"
         delivery.unmark_acks(self._native, group_id, np.ascontiguousarray(seqs))
 
     def mark_acks(
@@ -361,6 +380,8 @@ class Settle:
         are refused. Raises ``UnknownGroup``."""
         results, receipts = self._judge(group_id, ids, epochs, "acked")
         refused = [(i, r) for i, r in zip(ids, results, strict=True) if r != "acked"]
+        marked = sum(len(part.seqs) for part in receipts)
+        assert marked + len(refused) == len(ids), "each receipt is marked or refused"
         return [part for part in receipts if len(part.seqs)], refused
 
     def _had_all_attempts(self, part: Receipts) -> npt.NDArray[np.bool_]:

@@ -142,6 +142,7 @@ class Space:
     def needed_bytes(self) -> int:
         """What accepted messages may still need."""
         pending_enqueue = self._tables.next_id - self._engine.enqueued_id
+        assert pending_enqueue >= 0, "what is taken was accepted before"
         return self._needs.of_all(self._log, self._wheel, pending_enqueue, self._small_bytes())
 
     def promise(self, bytes_needed: int) -> None:
@@ -158,6 +159,7 @@ class Space:
         more. Raises ``DiskFull``."""
         each = self._needs.of_a_message()
         count = rows - self._tables.next_id
+        assert count > 0, "room is made for messages to come"
         more = MAX_BATCH if self._reserve.is_at_limit else min(MAX_BATCH, _AHEAD_BYTES // each)
         self._reach.need(count + MAX_BATCH)
         try:
@@ -167,6 +169,8 @@ class Space:
             more = 0
         self._tables.ensure_rows(rows)
         self._native.rows_allocated = min(int(self._native.rows_allocated), rows + more)
+        allowed, reached = int(self._native.rows_allocated), self._tables.messages.capacity
+        assert rows <= allowed <= reached, "messages are accepted up to what the table reaches"
 
     def promise_topics(self, topics: int) -> None:
         """Makes room for new topics, each with its first group. Raises ``DiskFull``."""

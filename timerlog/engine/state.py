@@ -38,9 +38,22 @@ from timerlog.settings import StoreSettings
 from timerlog.tables.answers import Answering
 from timerlog.tables.apply import Applier
 from timerlog.tables.tables import Tables
+from timerlog.wheel.timers import MESSAGE_TIMER
 from timerlog.wheel.wheel import TimerWheel
 
 INTERNAL: Final = bytes(TRANSACTION_ID_BYTES)  #: the id of transactions that are never repeated
+#: What is told of deliveries: the records' aux is the number of a group, which must be there.
+_OF_DELIVERIES: Final = frozenset(
+    {
+        RecordType.LEASE,
+        RecordType.ACK,
+        RecordType.RELEASE,
+        RecordType.NACK,
+        RecordType.REDELIVER,
+        RecordType.DEAD,
+        RecordType.RETURNED,
+    }
+)
 
 
 def check_transaction_id(transaction_id: bytes) -> None:
@@ -108,6 +121,8 @@ class Engine:
         self, values: UInt64Array, epochs: UInt32Array | None = None, times: Int64Array | None = None
     ) -> Runs:
         """Compresses consecutive values of equal epoch and time. The result is valid until the next call."""
+        assert epochs is None or len(epochs) == len(values), "each value has its epoch"
+        assert times is None or len(times) == len(values), "each value has its time"
         if len(values) > len(self._runs_scratch):  # C writes as many runs as there are values
             self._runs_scratch = np.empty(len(values), RUN)
         count = delivery.runs(
@@ -116,11 +131,14 @@ class Engine:
             None if times is None else np.ascontiguousarray(times, np.int64),
             self._runs_scratch,
         )
-        return self._runs_scratch[:count]
+        runs = self._runs_scratch[:count]
+        assert delivery.runs_values(runs) == len(values), "each value is in one run"
+        return runs
 
     def damaged(self, ids: UInt64Array) -> UInt64Array:
         """Those of some messages whose record does not match its checksum: it may have lain there for years since it
         was looked at last."""
+        assert int(ids.max(initial=0)) < self.tables.next_id, "only messages that were accepted have a record"
         found = np.empty(len(ids), np.uint64)
         return found[: delivery.damaged(self.native, ids, found)]
 
@@ -133,11 +151,13 @@ class Engine:
 
     def spread(self, deliver_at_ms: Int64Array, ids: UInt64Array) -> Int64Array:
         """When messages are due: at their time, or a part of their topic's spread later."""
+        assert len(deliver_at_ms) == len(ids), "each message has its time"
         if not self.tables.has_spread:
             return deliver_at_ms
         ids, due_ms = np.ascontiguousarray(ids), np.empty(len(ids), np.int64)
         delivery.due_times(self.native, ids, due_ms)
         spread: Int64Array = due_ms - self.tables.rows["deliver_at_ms"][ids] + deliver_at_ms
+        assert (spread >= deliver_at_ms).all(), "no message is due before its time"
         return spread
 
     def runs_of(self, values: UInt64Array, epochs: UInt32Array, times: Int64Array) -> Runs:
@@ -148,6 +168,12 @@ class Engine:
         """Puts timers of one owner, a group or MESSAGE_TIMER, on the wheel, before the change that needs them: a timer
         without its change is harmless, a change without its timer would never end. One that is not ahead of the wheel,
         because the clock went back a little, goes off at the wheel's next tick. Raises ``DiskFull``."""
+        groups, last_ref = self.tables.groups, int(refs.max(initial=0))
+        assert owner == MESSAGE_TIMER or owner in groups, "a lease that ends is of a group that is there"
+        if owner == MESSAGE_TIMER:
+            assert last_ref < self.tables.next_id, "only messages that were accepted wait for their time"
+        elif len(refs):
+            assert last_ref < int(self.native.groups[owner].allocated), "only what has a row is leased"
         self.changes.timers_moved = True
         self.wheel.link(due_ms, refs, epochs, np.full(len(refs), owner, np.uint32))
 
@@ -173,9 +199,14 @@ class LogWriter:
         if self._has_answer:
             self.append_group(records)
             return
-        self._log.ensure_room(sum(RECORD_HEAD_BYTES + 8 + len(payload) for _, _, payload in records))
+        assert all(self._has_its_group(record, aux) for record, aux, _ in records), "each group is there"
+        room_bytes = sum(RECORD_HEAD_BYTES + 8 + len(payload) for _, _, payload in records)
+        self._log.ensure_room(room_bytes)
+        start = self._log.appended_position
         for record, aux, payload in records:
             self._log.append(record, aux, payload)
+        taken_bytes = self._log.appended_position - start
+        assert taken_bytes <= room_bytes, "records take at most the room that was made for them"
         self._log.flush()
 
     def append(self, record: RecordType, aux: int, payload: Buffer) -> None:
@@ -184,8 +215,12 @@ class LogWriter:
         if self._has_answer:
             self.append_group([(record, aux, bytes(payload))])
             return
+        assert self._has_its_group(record, aux), "what is told of deliveries is of a group that is there"
         self._log.append(record, aux, payload)
         self._log.flush()
+
+    def _has_its_group(self, record: RecordType, aux: int) -> bool:
+        return record not in _OF_DELIVERIES or aux in self._tables.groups
 
     def end(self, record: RecordType, ids: UInt64Array) -> None:
         """Ends messages by one of the records of ``ENDS``. Raises ``DiskFull``: then nothing was changed."""
@@ -220,6 +255,7 @@ class LogWriter:
             with self.remembering(None):
                 self.append(RecordType.ANSWERED, 0, msgspec.msgpack.encode(record))
             self.remembered(answering, record)
+            assert answering.says(payload), "what is remembered is what was answered"
 
     @property
     def _has_answer(self) -> bool:
@@ -275,6 +311,7 @@ class LogWriter:
         lies in it, until ``end_group``. Raises ``BadTransactionId``, ``StoreError``: then nothing was staged."""
         if len(transaction_id) != TRANSACTION_ID_BYTES:  # replay takes so many, whatever stands there
             raise BadTransactionId(f"a transaction's id has {len(transaction_id)} bytes")
+        assert not self._native.staging_bytes, "a transaction begins where nothing is staged"
         start = native_log.group_begin(self._native, RecordType.TRANSACTION, 0, transaction_id, room_bytes)
         if start < 0:
             raise StoreError(f"there is no room for a transaction of {room_bytes} bytes")
@@ -284,12 +321,15 @@ class LogWriter:
         """The group is whole: hands it to the operating system."""
         taken_bytes = int(self._native.staging_bytes) - start
         assert taken_bytes <= room_bytes, "a transaction takes at most the room that was made for it"
+        assert taken_bytes % 8 == 0, "what follows a transaction begins at a multiple of 8"
         native_log.group_end(self._native, start)
         self._log.touched()
         self._log.flush()
 
     def add_to_group(self, record: RecordType, aux: int, payload: bytes) -> None:
         """Raises ``StoreError``: then the group must be taken back."""
+        assert record not in (RecordType.TRANSACTION, RecordType.END), "a transaction holds no other one"
+        assert self._has_its_group(record, aux), "what is told of deliveries is of a group that is there"
         if native_log.append(self._native, record, aux, payload) < 0:
             raise StoreError("a transaction needed more room than it had asked for")
 

@@ -190,10 +190,13 @@ class Topics:
             )
             for i in range(shards)
         ]
+        known = self._tables.topics.keys()
+        assert known.isdisjoint(range(topic_id, topic_id + 1 + shards)), "no number is given twice"
         self._space.promise_topics(1 + shards)
         if is_answer:
             self._writer.decided(record)
         self._write([record, *parts])
+        assert self._tables.last_topic_id == topic_id + shards, "the numbers that were given are used"
         return record
 
     def _judge_maker(self, maker: Maker, topics: int) -> None:

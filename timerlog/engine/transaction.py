@@ -8,13 +8,13 @@ import numpy as np
 
 from tickwheel_native import Buffer
 from timerlog.commitlog.records import AS_IT_IS, Control, in_records, reschedule_aux
-from timerlog.engine.change import READY, SCHEDULED, Change
+from timerlog.engine.change import CANCELLED, READY, SCHEDULED, Change
 from timerlog.engine.commit import Commit
 from timerlog.engine.produce import JudgedSend, Produce
 from timerlog.engine.settle import Settle
 from timerlog.engine.state import Engine, check_time, check_transaction_id
 from timerlog.errors import TransactionRefused
-from timerlog.layout import RUN, RecordType, UInt64Array
+from timerlog.layout import RUN, DeliveryState, RecordType, UInt64Array
 
 
 class OpenTransaction:
@@ -107,6 +107,12 @@ class OpenTransaction:
         ``DiskFull``: then nothing was done."""
         with self._produce.without(self._cancelled):
             stored = self._commit.write(self._id, self._sends, self._controls, self._now_ms, is_answer=True)
+        assert set(self._change.verdicts(self._cancelled)) <= {CANCELLED}, "what was judged is cancelled"
+        deliveries_of = self._engine.tables.deliveries_of
+        assert all(
+            (deliveries_of(group_id)["state"][seqs] == DeliveryState.ACKED).all()
+            for group_id, seqs in self._marked
+        ), "what was marked is acked"
         self._marked.clear()
         self._engine.changes.woken.update(self._acked_groups)
         return stored

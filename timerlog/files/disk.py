@@ -196,6 +196,7 @@ class FileSegment:
         self.size_bytes = end
 
     def write(self, offset: int, data: Buffer) -> None:
+        assert offset >= 0, "nothing lies before the start of a file"
         view = memoryview(data)
         try:
             while view:
@@ -212,6 +213,7 @@ class FileSegment:
         return self._fd
 
     def cut(self, end: int) -> None:
+        assert 0 <= end <= self.size_bytes, "what is cut off is in the file"
         size = self.size_bytes
         os.ftruncate(self._fd, end)
         self.size_bytes = end
@@ -219,6 +221,7 @@ class FileSegment:
         os.fsync(self._fd)
 
     def truncate(self, end: int) -> None:
+        assert 0 <= end <= self.size_bytes, "a file that is made smaller gets no holes"
         os.ftruncate(self._fd, end)
         self.size_bytes = end
 
@@ -253,9 +256,11 @@ class FileDisk:
         return segment_bases(self._log_directory)
 
     def open_segment(self, base: int, *, create: bool) -> SegmentFile:
+        assert not (create and self._read_only), "a log that is only looked at does not grow"
         return FileSegment(self._path(base), create, read_only=self._read_only)
 
     def remove_segment(self, base: int) -> None:
+        assert not self._read_only, "a log that is only looked at keeps its segments"
         self._path(base).unlink()
 
     def adopt_segment(self, base: int, source: Path) -> None:
@@ -266,6 +271,7 @@ class FileDisk:
         return FileSegment(self._staged / segment_name(number), create=True)
 
     def link_staged(self, number: int, base: int) -> None:
+        assert not self._path(base).exists(), "a file of a job takes the place of no segment"
         (self._staged / segment_name(number)).rename(self._path(base))
 
     def drop_staged(self) -> None:

@@ -41,6 +41,7 @@ def allocate_lent(
     lenders: tuple[Lender | None, ...], bytes_needed: int, allocate: Callable[[], None]
 ) -> None:
     """Allocates on a full disk with what one of the lenders gives. Raises ``DiskFull``: then nothing was allocated."""
+    assert bytes_needed >= 0, "what is lent makes a lender smaller"
     for lender in lenders:
         for extra_bytes in _EXTRA_BYTES:
             if lender is None or not lender.lend(bytes_needed + extra_bytes):
@@ -74,6 +75,9 @@ class Reserve:
             self._resize(min(bytes_needed + self._step(bytes_needed), self._limit_bytes))
         except DiskFull:
             self._resize(bytes_needed)
+        assert bytes_needed <= self.size_bytes <= self._limit_bytes, (
+            "what is to be covered is held, up to the limit"
+        )
 
     def trim(self, bytes_needed: int) -> None:
         """Gives the disk back what is much more than needed."""
@@ -81,6 +85,7 @@ class Reserve:
         step = self._step(bytes_needed)
         if self.size_bytes > bytes_needed + 3 * step:
             self._resize(min(bytes_needed + step, self._limit_bytes))
+            assert self.size_bytes >= bytes_needed, "what is needed is not given back"
 
     @property
     def is_at_limit(self) -> bool:

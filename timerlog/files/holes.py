@@ -38,9 +38,11 @@ class Holes:
     def cover(self, start: int, end: int) -> bool:
         """Covers what has addresses of ``[start, end)``; False if there would be too many pieces: then nothing is to
         be given back."""
+        assert start % PAGE_BYTES == end % PAGE_BYTES == 0, "a hole has whole pages"
         start = max(start, self._window.start)
         if start >= end:
             return True
+        assert end <= self._window.end, "what is covered is a part of the window"
         first, last = start // PAGE_BYTES, end // PAGE_BYTES
         at, behind = bisect_left(self._ends, first), bisect_right(self._starts, last)
         if Holes._pieces_in_all >= MOST_PIECES and at == behind:
@@ -56,6 +58,7 @@ class Holes:
         """The file is mapped there again."""
         first, last = start // PAGE_BYTES, end // PAGE_BYTES
         at, behind = bisect_right(self._ends, first), bisect_left(self._starts, last)
+        assert behind == at + 1, "what is mapped again is a part of one hole"
         if at < behind:
             rest = [(self._starts[at], first), (last, self._ends[behind - 1])]
             self._replace(at, behind, [(begin, stop) for begin, stop in rest if begin < stop])

@@ -157,6 +157,7 @@ class Region:
     def _map(self, fd: int, end: int) -> None:
         """All addresses are mapped at once, also those behind the end of the file: that is one map of the process, and
         not one more for what is only reserved. There are 30,000 topics with a group, and 65,530 maps."""
+        assert self.allocated_bytes <= end, "a region does not become shorter"
         if not self._is_mapped:
             self._map_all(fd, self._addresses)
             self._is_mapped = True
@@ -203,6 +204,7 @@ class Region:
         if start >= before:
             return
         self._move(start, self.allocated_bytes)
+        assert self.start <= start, "what was asked for has addresses"
         with self._file() as fd:
             if reading_fills(fd):
                 self._cover_holes(fd, self.start, min(before, self.allocated_bytes), ())
@@ -222,6 +224,7 @@ class Region:
             window.release()
             raise
         before, self._window = self._addresses, window
+        assert not self._holds or window.start <= before.start, "what is held keeps having addresses"
         self._left.append(before)
         if not self._holds and self.allocated_bytes - before.start <= _RELEASED_AT_ONCE_BYTES:
             self._release_left()
@@ -317,6 +320,7 @@ class Region:
 
     def clear(self) -> None:
         """Gives everything back and starts anew with an empty file."""
+        assert not self._holds, "nobody looks at what is given back"
         if self._is_mapped:
             size_bytes = self.end - self.start
             result = memory.unmap_to_reserved(self.pointer, self.start, size_bytes)
@@ -334,6 +338,7 @@ class Region:
         """A numpy array over ``count`` items at ``offset_bytes``; they must be allocated, and have addresses, before
         they are touched."""
         itemsize = np.dtype(dtype).itemsize
+        assert 0 <= offset_bytes <= self.end - itemsize * count, "all items have addresses, or may have them"
         buffer = memory.view(self.pointer, offset_bytes, itemsize * count)
         return np.frombuffer(buffer, dtype=dtype)
 
@@ -373,6 +378,8 @@ class Region:
 
     def punch(self, start: int, end: int) -> None:
         """Gives disk blocks back that were left. It may wait for the disk, and is safe in another thread."""
+        assert 0 <= start < end, "something is given back"
+        assert start % PAGE_BYTES == end % PAGE_BYTES == 0, "whole pages are given back"
         if self.path is None:
             if self.is_open:
                 self._punch_hole(self._memory_fd, start, end)
@@ -391,6 +398,7 @@ class Region:
         ``DiskFull``."""
         with self._file() as fd:
             assert self.start <= start, "what is used again has addresses"
+            assert start <= end <= self.allocated_bytes, "what is used again is a part of what is usable"
             if self._holes is None:
                 _check(memory.allocate(fd, start, end - start), f"refilling {self.path}")
             else:

@@ -44,6 +44,8 @@ class Window:
 
     def release_some(self, count: int) -> None:
         """So many bytes at its beginning: to release all of a window of which much was looked at takes long."""
+        assert count > 0, "each step releases something"
+        assert count % PAGE_BYTES == 0, "what is left of a window has whole pages"
         stop = min(self.start + count, self.end)
         if stop == self.end:
             self.release()
@@ -55,6 +57,7 @@ class Window:
 def window_around(first: int, end: int, room_bytes: int) -> Window:
     """One for the bytes from ``first`` to ``end`` that is twice as long, and by ``room_bytes`` longer at least; by less
     where addresses are few. Raises ``NoAddressSpace``."""
+    assert 0 <= first <= end, "what is used ends behind its beginning"
     start, end = first // PAGE_BYTES * PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES
     for more in _rooms(end - start, room_bytes):
         try:

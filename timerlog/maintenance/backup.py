@@ -271,6 +271,7 @@ class _Copying:
                 f"the log is damaged at position {end}: it was on the disk up to position {floor}"
             )
         last = end // log.segment_bytes * log.segment_bytes
+        assert last == log.bases[-1], "a copy ends in its last segment"
         os.truncate(self._path(last), end - last)
         segments = [
             BackupSegment(f"{LOG_FOLDER}/{segment_name(base)}", base, *_size_and_checksum(self._target, base))

@@ -328,6 +328,8 @@ class _Mending:
         """Where the first record begins behind damage that is certainly one."""
         base = position // log.segment_bytes * log.segment_bytes
         end = base + log.reader.sizes[base]
+        if position + RECORD_HEAD_BYTES > end:
+            return end
         size_bytes = int.from_bytes(log.bytes_at(position + 4, 4), "little")
         following = position + padded(size_bytes)
         if size_bytes >= RECORD_HEAD_BYTES and following < end and log.is_record(following):
@@ -347,16 +349,20 @@ class _Mending:
     def _write_fill(self, base: int, start: int, end: int, next_id: int = 0, *, at_end: bool = True) -> None:
         """Records that mean nothing from ``start`` to ``end`` of a segment, and that the message numbers below
         ``next_id`` are given already; ``at_end``: then the segment's END."""
+        assert start % 8 == 0, "records begin at multiples of 8"
         content, last = b"", _record(RecordType.END) if at_end else b""
         room = padded(end - start - 7) - len(last)
         if next_id and room >= _RESERVED_BYTES + RECORD_HEAD_BYTES:
             content = _record(RecordType.RESERVED, struct.pack("<Q", next_id))
-        if room > len(content):
+        if room - len(content) >= RECORD_HEAD_BYTES:
             content += fill_record(room - len(content))
-        self._write(base, start, content + last)
+        assert at_end or len(content) == end - start, "what is sound behind a gap stays as it is"
+        # An END may have less than a record behind it, up to the end of its segment.
+        self._write(base, start, (content + last).ljust(end - start, b"\0"))
 
     def _cut(self, log: MappedLog, position: int, durable: int, reason: str) -> None:
         """Nothing that is whole lies behind: the log ends here from now on, and numbers go on behind the lost ones."""
+        assert position <= durable, "what is cut off was there once"
         base = position // log.segment_bytes * log.segment_bytes
         next_id = self.found.base.next_id if self.found is not None else 0
         reserved = _record(RecordType.RESERVED, struct.pack("<Q", next_id)) if next_id else b""
@@ -449,6 +455,8 @@ class _Mending:
                 )
             )
         self.report.lost_messages = self._count_lost(tables)
+        named = sum(loss.messages for loss in self.report.losses)
+        assert self.report.lost_messages <= named, "a number that is lost is named, and counts once"
         self.report.lost_bytes = sum(gap.size_bytes for gap in self.gaps)
 
     def _count_lost(self, tables: Tables) -> int:

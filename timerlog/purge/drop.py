@@ -19,7 +19,7 @@ from timerlog.commitlog.log import CommitLog
 from timerlog.errors import DiskFull
 from timerlog.files.disk import Disk, SegmentFile
 from timerlog.files.held_space import Reserve, Spare
-from timerlog.layout import KEY_PARTITIONS
+from timerlog.layout import HEADER_BYTES, KEY_PARTITIONS
 from timerlog.purge.pages import Piece, Reclaim
 from timerlog.recovery.checkpoint import NAME as CHECKPOINT
 from timerlog.recovery.checkpoint import Checkpoints, pack
@@ -111,9 +111,11 @@ class Dropper:
         if self._covered < written:
             self._make_room_to_save()
             yield from self._save({})
+        assert self._covered >= written, "a checkpoint covers what emptied the pages that go"
         for pieces in self.reclaim.steps():
             left = [piece for piece in pieces if piece[0].leave(piece[1], piece[2])]
             for region, start, end in left:
+                assert start >= HEADER_BYTES, "a table keeps its header"
                 if region is self._tables.messages.region:
                     self._tables.sparse.given_back(*self._tables.messages.items_of(start, end))
             yield FreeTicket(left) if left else None
@@ -143,7 +145,12 @@ class Dropper:
 
     def _save(self, segments: dict[int, SegmentFile]) -> Steps:
         """A checkpoint on the disk, then segments deleted."""
+        assert self._ticket is None, "one checkpoint is written at a time"
+        first = min(self._log.segments, default=0)
+        assert not segments or max(segments) < first, "the oldest segments go, and the newest stays"
         checkpoint = self._checkpoints.make()
+        assert checkpoint.position >= self._covered, "a checkpoint covers what the one before covers"
+        assert segments.keys().isdisjoint(checkpoint.segments), "a checkpoint names no segment that goes"
         self._ticket = DropTicket(self._disk, pack(checkpoint), segments)
         yield self._ticket
         self._ticket = None

@@ -48,6 +48,9 @@ class Reclaim:
 
     def note(self, ids: UInt64Array) -> None:
         """These messages are about to be forgotten."""
+        if len(ids):
+            assert ids.min() >= self._tables.messages.start, "what is there has an address"
+            assert ids.max() < self._tables.next_id, "only what was sent is forgotten"
         rows = self._tables.rows[ids]
         self._rows.append(self._tables.messages.pages_of(ids))
         for topic_id in np.unique(rows["topic_id"]).tolist():
@@ -142,6 +145,7 @@ class Reclaim:
 
     def _free(self, table: Table, pages: Pages, topic_id: int | None) -> Iterator[list[Piece]]:
         """Frees those of some pages that are empty and stay so; ``topic_id``: of a table of deliveries."""
+        assert (pages[1:] > pages[:-1]).all(), "pages come in their order, each once"
         for start in range(0, len(pages), _PAGES_A_STEP):
             if topic_id is not None and topic_id not in self._tables.topics:
                 return  # it was deleted meanwhile

@@ -185,6 +185,7 @@ class Purger:
         if with_current and not self._roll(is_alone=count == 1):
             count -= 1  # the others can go all the same
         job.report.kept_messages = survey.messages_from(count)
+        assert 0 <= count < len(self._log.segments), "the segment that is written stays"
         if count:
             yield from self._clean(survey, count, job.report)
         yield from self._dropper.give_back(self._written)
@@ -207,6 +208,8 @@ class Purger:
         log = self._log
         survey.bases = log.segments
         count = len(survey.bases)
+        whole_bytes = survey.bases[-1] - survey.bases[0]
+        assert whole_bytes == (count - 1) * log.segment_bytes, "segments follow each other"
         survey.live, survey.live_bytes, survey.dead = (np.zeros(count, np.uint64) for _ in range(3))
         current, sizes = survey.bases[-1], log.sizes()
         first_id, end_id = int(self._native.first_id), self._tables.next_id
@@ -333,6 +336,8 @@ class Purger:
             plan = self._plan(start, end)
             if plan.stop and plan.position == start:
                 raise DiskFull("there is no room to move a message to")
+        assert start < plan.position <= end, "a part has an end, and lies in its segment"
+        assert log.appended_position == moved_from + plan.moved_bytes, "what is moved was staged"
         if plan.moved:
             log.touched()
             self._apply_moved(moved_from, log.flush())
@@ -372,10 +377,12 @@ class Purger:
         replayed = native_log.replay(self._native, start, end)
         if replayed.result:
             raise DamagedLog(f"what was moved to {replayed.position} does not make sense")
+        assert replayed.position == end, "all that was moved is applied"
 
     def _forget(self, start: int, end: int, dead: UInt64Array) -> None:
         """Writes and applies a PURGED record."""
         dead = np.ascontiguousarray(dead)
+        assert len(np.unique(dead)) == len(dead), "a message is forgotten once"
         purged = self._counted(start, end, dead)
         payload = msgspec.msgpack.encode(purged)
         self._log.ensure_room(len(payload) + 2 * RECORD_HEAD_BYTES)
@@ -383,19 +390,25 @@ class Purger:
         self._log.append(RecordType.PURGED, 0, payload)
         self._log.flush()
         self._applier.purged(purged)
+        assert not self._tables.rows["state"][dead].any(), "what is purged is gone"
 
     def _counted(self, start: int, end: int, dead: UInt64Array) -> Purged:
         native = self._native
         topics = np.zeros((native.topics_capacity, 2), np.uint64)
         groups = np.zeros((native.groups_capacity, 3), np.uint64)
         purge.count(native, dead, topics, groups)
+        assert topics[:, 0].sum() <= len(dead), "a message counts in one topic"
         of_topics = []
         for topic_id in np.flatnonzero(topics[:, 0]).tolist():
             topic, (messages, cancelled) = native.topics[topic_id], topics[topic_id].tolist()
+            assert topic.purged_messages + messages <= topic.messages, "what is purged was sent"
             of_topics.append((topic_id, topic.purged_messages + messages, topic.purged_cancelled + cancelled))
         of_groups = []
         for group_id in np.flatnonzero(groups.any(axis=1)).tolist():
             group, (acked, gone, deliveries) = native.groups[group_id], groups[group_id].tolist()
+            assert group.purged_acked + acked <= group.acked, "an ack that is purged was counted"
+            assert group.purged_dead + gone <= group.dead, "what is purged as dead was counted"
+            assert group.purged_deliveries + deliveries <= group.deliveries, "what is purged was delivered"
             of_groups.append(
                 (
                     group_id,

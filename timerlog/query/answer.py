@@ -34,7 +34,9 @@ def pack_result(columns: list[tuple[str, str]], batches: Iterable[Any], limit: i
             truncated = True
             break
         rows.append(msgspec.Raw(packed))
-    return _ENCODE({"columns": head, "rows": rows, "truncated": truncated})
+    answer = _ENCODE({"columns": head, "rows": rows, "truncated": truncated})
+    assert not rows or len(answer) <= max_bytes, "rows are taken as long as the answer fits"
+    return answer
 
 
 def pack_stream(schema: Any, batches: Iterable[Any], limit: int, max_bytes: int) -> bytes:

@@ -42,6 +42,9 @@ _OF_MESSAGE: Final = {
     MessageState.EXPIRED: "expired",
 }
 _MESSAGE_CODES: Final = np.full(256, _CODE["damaged"], np.int8)
+assert _OF_MESSAGE.keys() == set(MessageState) - {MessageState.NONE, MessageState.DROPPED}, (
+    "each state that is shown has a name"
+)
 for _state, _name in _OF_MESSAGE.items():
     _MESSAGE_CODES[_state] = _CODE[_name]
 
@@ -74,6 +77,7 @@ def state_codes(chunk: Chunk, now_ms: int) -> npt.NDArray[np.int8]:
 
     What a group has done with a message for good counts for that group, whatever became of the message later.
     """
+    assert len(chunk.rows) == len(chunk.deliveries), "each message has a delivery, if an empty one"
     codes: npt.NDArray[np.int8] = _MESSAGE_CODES[chunk.rows["state"]]
     is_ready = codes == _CODE["ready"]
     delivery = chunk.deliveries["state"]
@@ -113,6 +117,8 @@ class TableColumns:
             "deliver_at": lambda chunk: _times(chunk.rows["deliver_at_ms"]),
             "shard": self._shard,
         }
+        assert self._make.keys() == TABLE_COLUMNS.keys(), "each column can be made"
+        assert len(self._shards) == len(self._topics), "a topic has one place in both"
 
     def table(self, chunk: Chunk, names: list[str]) -> Any:
         """An Arrow table of these columns."""

@@ -169,6 +169,7 @@ class Bell:
     in small steps only: the last seconds do not begin while C is at work."""
 
     def __init__(self, job: Job) -> None:
+        assert job.timeout_s > 0, "a timer of no time never rings"
         self.has_rung = False
         early_s = _SHARE_OF_TIME * job.timeout_s
         self._rest_s = ceil(job.timeout_s - early_s) + _GRACE_S

@@ -101,6 +101,7 @@ class AttemptReader:
     _known: dict[int, GroupRecord] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        assert self.limit > 0, "a page has attempts, or the next one would be the same"
         wanted = {*self.groups, *([] if self.mark is None else [self.mark.group_id])}
         groups = self.snapshot.description.groups
         self._known = {group.group_id: group for group in groups if group.group_id in wanted}
@@ -110,6 +111,8 @@ class AttemptReader:
         size = self.snapshot.description.segment_bytes
         bases = FileDisk(Path(self.snapshot.description.directory)).segments()
         found, following = self._newest(bases, size, is_late)
+        before = self.before or Before(self.end, 0)
+        assert following is None or following < before, "the next page lies before this one"
         self._outcomes(found, bases, size, is_late)
         marked = 0 if self.mark is None else self.mark.group_id
         attempts = [one for one in found if one.group_id != marked or _is_the_one(one)]
@@ -205,6 +208,7 @@ class AttemptReader:
         """As far as all of the log was read that may say it."""
         if not found:
             return
+        assert found[-1].position <= found[0].position, "the newest comes first"
         fates = _Fates(found)
         first = found[-1].position // size * size
         for base in [base for base in bases if base >= first]:

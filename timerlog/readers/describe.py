@@ -18,10 +18,11 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from timerlog.commitlog.addresses import END_POSITION
 from timerlog.commitlog.reader import BAD_CHECKSUM, BAD_LENGTH
-from timerlog.commitlog.records import GroupRecord, TimelineRecord, TopicRecord
+from timerlog.commitlog.records import AdoptedRecord, GroupRecord, TimelineRecord, TopicRecord
 from timerlog.commitlog.segments import SegmentHeader, segment_header_of
 from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
@@ -42,6 +43,7 @@ _BROKEN: Final = (BAD_LENGTH, BAD_CHECKSUM)
 _TELLING: Final = frozenset(
     {
         RecordType.MESSAGE,
+        RecordType.ADOPTED,
         RecordType.TOPIC,
         RecordType.GROUP,
         RecordType.GROUP_CHANGED,
@@ -94,7 +96,7 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
     _check_sizes(directory, found, first.base)
     log = LogView(directory / LOG_FOLDER, first.segment_bytes)
     try:
-        state = _State.of(found)
+        state = _State.of(found, first.segment_bytes)
         start = max(min(found.durable_position, found.position), first.base + SEGMENT_HEADER_BYTES)
         end = _read_on(log, start, state)
     finally:
@@ -118,7 +120,11 @@ def describe_directory(directory: Path, now_ms: int, *, committed: bool = True) 
         ),
         first_position=first.base + SEGMENT_HEADER_BYTES,
         end_position=end,
-        segments=[header.base for header in headers],
+        # The log may have gone on in other segments since these were listed.
+        segments=[
+            *(header.base for header in headers),
+            *range(headers[-1].base + first.segment_bytes, end, first.segment_bytes),
+        ],
     )
 
 
@@ -172,6 +178,7 @@ def _check_sizes(directory: Path, found: Checkpoint, first_base: int) -> None:
 class _State:
     """What is known at the point up to which the log was read."""
 
+    segment_bytes: int
     topics: dict[int, TopicRecord]
     groups: dict[int, GroupRecord]
     next_id: int
@@ -182,10 +189,13 @@ class _State:
     empty: list[tuple[int, int]]  #: ids of which all messages are gone: see ``timerlog.tables.empty_rows``
     #: Positions and ids of messages that lie behind it, in parts.
     pending: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
+    #: From where to where segments of bulk jobs lie, whose messages have ids from before.
+    adopted: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, found: Checkpoint) -> _State:
+    def of(cls, found: Checkpoint, segment_bytes: int) -> _State:
         return cls(
+            segment_bytes=segment_bytes,
             topics={topic.record.topic_id: topic.record for topic in found.base.topics},
             groups={group.record.group_id: group.record for group in found.base.groups},
             next_id=found.base.next_id,
@@ -195,6 +205,18 @@ class _State:
             gaps=list(found.base.gaps),
             empty=list(found.empty),
         )
+
+    def take_in(self, position: int, record: AdoptedRecord) -> None:
+        """The segments behind that of ``position`` are a bulk job's."""
+        following = (position // self.segment_bytes + 1) * self.segment_bytes
+        self.adopted.append((following, following + record.segments * self.segment_bytes))
+
+    def are_adopted(self, positions: Int64Array) -> npt.NDArray[np.bool_]:
+        """Which messages a bulk job has brought."""
+        found = np.zeros(len(positions), np.bool_)
+        for start, end in self.adopted:
+            found |= (positions >= start) & (positions < end)
+        return found
 
     def next_id_at(self, position: int) -> int:
         """The id of the first message that does not lie before ``position``."""
@@ -245,10 +267,16 @@ def _read_on(log: LogView, start: int, state: _State) -> int:
 
 def _note(log: LogView, positions: Int64Array, state: _State) -> None:
     heads = log.heads(positions)
+    for index in np.flatnonzero(heads["type"] == RecordType.ADOPTED).tolist():
+        start, size_bytes = int(positions[index]) + RECORD_HEAD_BYTES, int(heads["record_bytes"][index])
+        payload = log.read(start, size_bytes - RECORD_HEAD_BYTES)
+        state.take_in(start, msgspec.msgpack.decode(payload, type=AdoptedRecord))
     is_message = heads["type"] == RecordType.MESSAGE
     if is_message.any():
         ids = log.messages(positions[is_message])["id"].astype(np.int64)
-        state.pending.append((positions[is_message], ids))
+        is_sent = ~state.are_adopted(positions[is_message])
+        if is_sent.any():
+            state.pending.append((positions[is_message][is_sent], ids[is_sent]))
         state.next_id = max(state.next_id, int(ids[-1]) + 1)
         # What was taken in as a whole has ids from before.
         state.leave_empty(ids)

@@ -132,6 +132,7 @@ def position_after_rows(log: LogView, start: int, end: int, wanted: frozenset[in
             first = int(over[0])
             is_nothing_yet = left == limit_rows and (first == 0 or before[first - 1] == 0)
             if not is_nothing_yet:
+                assert int(tops[first]) > start, "who reads on from there comes to more"
                 return int(tops[first])
             return min(end, _behind(log, int(tops[first])))
         left -= int(before[-1])
@@ -141,6 +142,7 @@ def position_after_rows(log: LogView, start: int, end: int, wanted: frozenset[in
 def position_after_bytes(log: LogView, start: int, end: int, limit_bytes: int) -> int:
     """The first position at least ``limit_bytes`` behind ``start`` at which a record begins; ``end`` when there is
     none before it."""
+    assert limit_bytes > 0, "who reads on from there comes to more"
     for part in log.scan(start, end):
         far = part.positions[part.positions >= start + limit_bytes]
         if len(far):
@@ -222,12 +224,20 @@ def _row_counts(log: LogView, positions: Int64Array) -> Int64Array:
 
 
 def _runs(log: LogView, kind: int, positions: Int64Array, sizes: Int64Array) -> tuple[Array, Int64Array]:
-    """All runs of records of one type, and which record each is of."""
+    """All runs of records of one type, and which record each is of. Raises ``DamagedLog`` for a record that ends before
+    its runs do: positions come from clients, and what begins at a wrong one may be a piece of a message."""
     payloads = positions + RECORD_HEAD_BYTES
-    if kind in _COUNT_AT:
+    room = (sizes - RECORD_HEAD_BYTES - _RUNS_AT[kind]) // RUN.itemsize
+    is_whole = room >= 0
+    counts = room
+    if kind in _COUNT_AT and is_whole.all():
         counts = log.word(payloads + _COUNT_AT[kind])
-    else:
-        counts = (sizes - RECORD_HEAD_BYTES - _RUNS_AT[kind]) // RUN.itemsize
+        is_whole = (counts >= 0) & (counts <= room)
+    if not is_whole.all():
+        position = int(positions[~is_whole][0])
+        raise DamagedLog(
+            f"no event begins at position {position}: take positions that a table or a stream told"
+        )
     runs = log.gather(payloads + _RUNS_AT[kind], counts * RUN.itemsize).view(RUN)
     return runs, np.repeat(np.arange(len(positions)), counts)
 
@@ -240,6 +250,7 @@ def _decode(log: LogView, positions: Int64Array) -> Events:
         for kind in np.unique(heads["type"]).tolist()
     ]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    assert len({len(column) for column in joined.values()}) == 1, "columns are of equal length"
     order = np.argsort(joined["positions"], kind="stable")
     errors = {position: text for part in parts for position, text in part.errors.items()}
     return Events(**{name: column[order] for name, column in joined.items()}, errors=errors)
@@ -339,3 +350,5 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     **dict.fromkeys(_LISTS_IDS, _listed),
     **dict.fromkeys(_RUNS_AT, _in_runs),
 }
+assert _DECODERS.keys() == EVENTS.keys(), "each event can be read, and what is read is an event"
+assert len(set(EVENTS.values())) == len(EVENTS), "an event is asked for by its name"

@@ -96,6 +96,7 @@ def pack_history(found: History | None, max_bytes: int) -> bytes:
     """``{history: …}``, with the last events left out that do not fit."""
     packed = msgspec.msgpack.encode({"history": found})
     while found is not None and len(packed) > max_bytes:
+        assert found.events, "an answer without events fits"
         kept = found.events[: len(found.events) * max_bytes // len(packed) * 9 // 10]
         missing = sorted({*found.missing, LIMIT})
         found = msgspec.structs.replace(found, events=kept, missing=missing)
@@ -130,6 +131,7 @@ class _Search:
                 if len(events) == limit:
                     self.missing.add(LIMIT)
                     return events
+                assert not events or events[-1].position <= event.position, "they come in the log's order"
                 events.append(event)
             if TIME in self.missing:
                 break

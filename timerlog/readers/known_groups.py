@@ -48,7 +48,9 @@ class KnownGroups:
             self._add(msgspec.msgpack.decode(self._log.payload(position), type=GroupRecord), position)
 
     def _add(self, group: GroupRecord, position: int) -> None:
-        self._known[group.group_id].append((position, group))
+        known = self._known[group.group_id]
+        assert not known or known[-1][0] <= position, "they come in the log's order, for a search by halves"
+        known.append((position, group))
         self._of_topic[group.topic_id].add(group.group_id)
 
     def numbers_of(self, topic_id: int) -> set[int]:

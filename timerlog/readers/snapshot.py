@@ -65,6 +65,9 @@ def describe(log: CommitLog, tables: Tables, now_ms: int) -> Description:
     if tables.directory is None:
         raise StoreError("a store in memory cannot be read by another process")
     log.flush()
+    first_id, next_id = int(tables.native.first_id), tables.next_id
+    assert 0 < first_id <= next_id <= tables.messages.capacity, "each id below the next one has a row"
+    assert not tables.left_out or tables.left_out[-1][1] <= next_id, "what is left out has been given out"
     return Description(
         directory=str(tables.directory.resolve()),
         log_id=tables.log_id,
@@ -126,6 +129,7 @@ class Snapshot:
         """All messages of a topic, or of all topics, in order of ids: each once for every group of its topic, and
         once without a group when no group is ever given it. ``ids``: only these; ``judge`` says of ids and their rows
         which are wanted."""
+        assert ids is None or ids.step == 1, "a range of ids has no holes"
         wanted_topics = self.groups_of if topic_id is None else (topic_id,)
         copies = max((len(self.groups_of.get(number, ())) for number in wanted_topics), default=1)
         step = max(chunk_rows // max(copies, 1), 1)  # bounds the memory of what a chunk expands to
@@ -193,6 +197,7 @@ class Snapshot:
             mapping = Mapping(self._directory / name, HEADER_BYTES + first * dtype.itemsize if first else 0)
             self._mappings.append(mapping)
             self._tables[name] = mapping.items(dtype, magic, self.description.log_id)
+        assert self._tables[name].start <= first, "all that is asked for has addresses, if it is there"
         return self._tables[name]
 
     def _arrivals(self, topic_id: int) -> Items:
@@ -226,6 +231,8 @@ class Snapshot:
     def _without_purged(self, chunk: Chunk) -> Chunk:
         """What was purged since the rows were copied is left out: its deliveries may have been gone already, and an
         acked message must not look like a new one. Purging removes the row first."""
+        rows, deliveries = len(chunk.rows), len(chunk.deliveries)
+        assert len(chunk.ids) == rows == deliveries == len(chunk.groups), "its columns are equally long"
         is_there = self.messages.take(chunk.ids, "state") != MessageState.NONE
         if is_there.all():
             return chunk

@@ -41,6 +41,7 @@ _TAGS: Final = (1 << 20) - 1
 
 def told_in(timeline: int, told: int) -> int:
     """What was told, so that another timeline knows it is not of it."""
+    assert 0 <= told < 1 << _TOLD_BITS, "what is told leaves room for the timeline"
     return told | _tag(timeline) << _TOLD_BITS
 
 
@@ -94,6 +95,7 @@ class TailReader:
     _names: dict[int, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        assert self.limit > 0, "a piece has events, or the next one would be the same"
         topics = self.snapshot.description.topics
         self._names = {topic.topic_id: topic.name for topic in topics}
         self._names |= {
@@ -103,7 +105,7 @@ class TailReader:
     def run(self, is_late: Callable[[], bool]) -> Tail:
         """As far as it comes before ``is_late``."""
         size = self.snapshot.description.segment_bytes
-        bases = FileDisk(Path(self.snapshot.description.directory)).segments()
+        bases, first = FileDisk(Path(self.snapshot.description.directory)).segments(), self.place
         for base in bases:
             end = min(base + size, self.end)
             begin = base + SEGMENT_HEADER_BYTES
@@ -115,6 +117,7 @@ class TailReader:
                 self.place = Place(begin, 0)
             if not self._segment(base, end, is_late):
                 break
+        assert self.place.position >= first.position, "what was told is not told again"
         return Tail(
             events=self.events,
             next=Place(self.place.position, told_in(self.snapshot.description.timeline, self.place.told)),

@@ -166,6 +166,7 @@ class Checkpoints:
     def keep(self, now_ms: int, *, table_is_gone: bool) -> bool:
         """Makes one if it is time; whether there is a new one. ``table_is_gone``: of those that the last one names."""
         grown = self._log.appended_position - self._position
+        assert grown >= 0, "a log does not become shorter"
         is_old = now_ms - self._made_ms > EVERY_MS or table_is_gone
         if not (grown > EVERY_BYTES or (grown and is_old)):
             return False
@@ -186,6 +187,12 @@ class Checkpoints:
         tables, position = self._tables, self._log.flush()
         base = capture(tables, self._tick_ms())
         assert position >= self._log.durable_position, "a checkpoint covers all that is durable"
+        assert base.newest_record <= NEWEST_RECORD, "this version knows all records that it has applied"
+        is_behind = self.place is not msgspec.UNSET and self.place.end > position
+        assert not is_behind, "a replica has followed no further than its log reaches"
+        last = position // self._log.segment_bytes * self._log.segment_bytes
+        segments = {base: size for base, size in self._log.sizes().items() if base >= self.trimmed}
+        assert last in segments, "a checkpoint names the segment in which it ends"
         return Checkpoint(
             version=version_for(base.newest_record),
             log_id=tables.log_id,
@@ -194,7 +201,7 @@ class Checkpoints:
             clean=clean,
             boot_id=boot_id(),
             base=base,
-            segments={base: size for base, size in self._log.sizes().items() if base >= self.trimmed},
+            segments=segments,
             tables=tables.sizes(),
             sums=tables.sums() if clean else {},
             empty=tables.empty.stretches,

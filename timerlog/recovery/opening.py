@@ -271,6 +271,7 @@ class Recovery:
     def catch_up(self, end: int) -> Opened:
         """Opens the tables and brings them up to ``end``; what lies behind it is cut off. What ``derive`` makes is not
         there yet. Raises ``DamagedLog``, ``DiskFull``."""
+        assert self.pieces[0][0] <= end <= self.end, "what is not read, or not whole, does not count"
         trusted = self._trusted
         tables = self._open_tables(trusted)
         self._undo.callback(tables.close)
@@ -392,6 +393,7 @@ class Recovery:
         """Cuts off what follows the end."""
         segment = end // self.segment_bytes * self.segment_bytes
         later = [base for base in self._reader.sizes if base > segment]
+        assert all(base >= end for base in self._headless), "what is dropped lies behind the end"
         for base in [*later, *self._headless]:
             log.drop(base)
         garbage_bytes = self._reader.garbage_behind(end)

@@ -32,6 +32,7 @@ class Replayer:
         """``keeps_keys``: the key index holds all keys of what was replayed before, and shall hold those of what
         follows. Otherwise it is left alone."""
         self._addresses, self._tables, self._applier = addresses, tables, applier
+        assert not tables.native.staging_bytes, "what is staged is not read from segments"
         tables.native.keeps_keys = keeps_keys
         tables.sparse.expect(min(tables.next_id, tables.messages.capacity))
         native_log.read_from(tables.native, addresses.pointer)
@@ -41,10 +42,13 @@ class Replayer:
     def apply(self, position: int, stop: int) -> None:
         """Applies the records from ``position`` to ``stop``, which are whole. Raises ``Contradiction``."""
         tables = self._tables
+        assert position % 8 == 0, "records begin at multiples of 8"
+        assert position <= stop, "records end behind their beginning"
         while position < stop:
             result, position, need = native_log.replay(tables.native, position, stop)
             if result == native_log.NEED_ROWS:
                 tables.ensure_rows(need, need - 1)
+                assert need <= tables.native.rows_allocated, "a message that comes next has a row"
             elif result == native_log.NEED_DELIVERIES:
                 tables.ensure_deliveries(need, tables.groups[need].deliveries.capacity + 1)
             elif result == native_log.NEED_KEYS:

@@ -80,6 +80,8 @@ def begin(
     record = _record(tables, mark, position, now_ms)
     append(RecordType.TIMELINE, 0, msgspec.msgpack.encode(record))
     applier.timeline(record)
+    assert tables.timeline == mark.timeline, "a timeline begins once"
+    assert tables.next_id == record.next_id, "what is sent next has an id behind those that may be lost"
     return True
 
 
@@ -87,13 +89,16 @@ def _record(tables: Tables, mark: Mark, position: int, now_ms: int) -> TimelineR
     native, next_id = tables.native, tables.next_id
     wanted = LEAST_IDS + IDS_A_MS * max(0, now_ms - mark.since_ms)
     gap = min(wanted, (MAX_ID + 1 - next_id) // _SHARE, _MOST_IDS)
+    assert 0 <= gap <= MAX_ID + 1 - next_id, "ids are left out that there are"
     known = [int(native.groups[group_id].highest_epoch) for group_id in tables.groups]
     highest = max([tables.epoch_floor, *known, *tables.free_groups.values(), tables.name_fences.highest])
+    floor = min((highest // EPOCHS + 2) * EPOCHS, _LAST_EPOCH)
+    assert floor > highest or floor == _LAST_EPOCH, "epochs go on above all that were given out"
     return TimelineRecord(
         timeline=mark.timeline,
         position=position,
         gap_start=next_id,
         next_id=next_id + gap,
-        epoch_floor=min((highest // EPOCHS + 2) * EPOCHS, _LAST_EPOCH),
+        epoch_floor=floor,
         deliveries=[(group_id, int(native.groups[group_id].deliveries)) for group_id in tables.groups],
     )

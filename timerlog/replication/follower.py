@@ -155,6 +155,7 @@ class Follower:
     def _link(self, link: Link) -> Iterator[None]:
         bases = yield from self._staged.link(link)
         self._log.link(bases)
+        assert self.end == link.position, "the log goes on behind the files of a job"
         for base, size_bytes in zip(bases, link.sizes, strict=True):
             at, end = base + SEGMENT_HEADER_BYTES, base + size_bytes - RECORD_HEAD_BYTES
             while at < end:
@@ -176,6 +177,7 @@ class Follower:
     def _note_place(self) -> None:
         """While a job is being staged, a later start must read its files again."""
         if self.reader.is_between_batches and not self.places.is_staging:
+            assert self.reader.state.end == self.end, "a place says where this replica's log ends"
             self._checkpoints.place = place = place_of(self.reader.state, self.offset)
             self._checkpoints.trimmed = self._applier.trimmed
             self.places.note(place)
@@ -275,6 +277,7 @@ class Follower:
         ``DamagedLog``."""
         assert self._staged.is_empty, "a FENCE ends the jobs before it"
         assert not self.is_linking, "what was taken counts"
+        assert self.reader.state.end == self.end, "an owner goes on where all replicas end"
         self._applier.before_purge = None
         self._dropper.close()
         self._log.own()
@@ -309,6 +312,8 @@ def joined(ranges: Iterable[Range]) -> list[tuple[int, bytes]]:
     """Pieces that lie side by side as one: a record may begin in one and end in the next."""
     found: list[tuple[int, bytearray]] = []
     for position, data in ranges:
+        behind = found[-1][0] + len(found[-1][1]) if found else 0
+        assert position >= behind, "ranges of a batch follow each other"
         if found and found[-1][0] + len(found[-1][1]) == position:
             found[-1][1].extend(data)
         else:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from timerlog.errors import DECODE_ERRORS, BadSettings, DamagedSharedLog, UnsupportedFormat
-from timerlog.layout import FORMAT_VERSION
+from timerlog.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 from timerlog.replication.record import Head, Kind, pack
 from timerlog.settings import StoreSettings
 
@@ -100,6 +100,9 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 def upload_record(upload: Upload, clock_ms: int) -> bytes:
     """The record with which the shared log of such a log begins."""
+    assert upload.first % upload.genesis.segment_bytes == SEGMENT_HEADER_BYTES, (
+        "a log begins where a segment does"
+    )
     return pack(
         Head(kind=Kind.UPLOAD, flags=0, term=0, node=0, seq=0, position=0, chain=0, clock_ms=clock_ms),
         msgspec.json.encode(upload),
@@ -117,6 +120,8 @@ def unpack_upload(body: bytes | memoryview) -> Upload:
 
 def start_record(genesis: Genesis, before: Head) -> bytes:
     """The record that stands before the one with which a segment begins, whose head is ``before``."""
+    assert before.kind is Kind.DATA, "a START stands before bytes of the log"
+    assert before.position % genesis.segment_bytes == SEGMENT_HEADER_BYTES, "a segment begins behind a START"
     return pack(before._replace(kind=Kind.START, flags=0), pack_genesis(genesis))
 
 
@@ -130,6 +135,7 @@ class Announcements:
     def read(self, head: Head, offset: int) -> bool:
         """A reader has come to a record. Whether a START stands where it belongs: right before this DATA, with which
         its segment begins."""
+        assert self._last is None or self._last[1] < offset, "records are read in their order"
         last, self._last = self._last, (head, offset) if head.kind is Kind.START else None
         if last is None or head.kind is not Kind.DATA:
             return False

@@ -112,6 +112,7 @@ class Places:
         end = link.position - SEGMENT_HEADER_BYTES
         if staged_at is None or any(known.end == end for known in self.linked):
             return
+        assert staged_at < offset, "a job is staged before it is linked"
         first = end - len(link.sizes) * self._segment_bytes
         self.linked.append(Linked(link.job, first, end, staged_at, offset))
 
@@ -137,6 +138,7 @@ class Places:
 
     def forget_before(self, base: int) -> None:
         """What lies before a segment is deleted."""
+        assert base % self._segment_bytes == 0, "whole segments are deleted"
         start = self.start_of(base)
         least = base if start is None else min(base, start.end - 1)
         if any(place.end <= least for place in (*self.all, *self.starts)):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tickwheel_native import Buffer, crc32c
-from timerlog.commitlog.durability import Link, Piece
+from timerlog.commitlog.durability import Link, Piece, end_of
 from timerlog.errors import DECODE_ERRORS, DamagedSharedLog, UnsupportedFormat
 from timerlog.layout import TRANSACTION_ID_BYTES
 
@@ -131,13 +131,18 @@ def unpack(record: Buffer) -> tuple[Head, memoryview] | None:
 
 def split(ranges: Iterable[Range], max_bytes: int) -> Iterator[Range]:
     """Pieces that fit into records. Each range begins one: so a segment's first byte is a record's first byte."""
+    assert max_bytes > 0, "no byte is left out"
     for position, data in ranges:
         for start in range(0, len(data), max_bytes):
             yield position + start, data[start : start + max_bytes]
 
 
 def _parts(pieces: Iterable[Piece], max_bytes: int) -> Iterator[tuple[Kind, int, bytes]]:
+    behind = 0
     for piece in pieces:
+        start = piece.position if isinstance(piece, Link) else piece[0]
+        assert start >= behind, "pieces of a batch follow each other"
+        behind = end_of(piece)
         if isinstance(piece, Link):
             yield Kind.LINK, piece.position, pack_link(piece)
         else:
@@ -152,6 +157,7 @@ class Writer:
     ) -> None:
         """``chain``: of the log as it was when the term's FENCE was read back. ``wrote`` is told each record's number,
         and the chain behind it."""
+        assert term > 0, "a term begins with a FENCE"
         self._node, self._term, self._chain, self._wrote = node, term, chain, wrote
         #: Of the next record; the FENCE was 0.
         self.seq = 1
@@ -168,11 +174,13 @@ class Writer:
         self, job: bytes, ranges: Iterable[Range], clock_ms: int, max_bytes: int | None = None
     ) -> list[bytes]:
         """Records that each count by themselves. The positions of ``ranges`` are those of ``Staging``."""
+        assert len(job) == TRANSACTION_ID_BYTES, "a job's bytes stand behind its number"
         most = (max_bytes or MAX_BODY_BYTES) - len(job)
         pieces = [piece for each in ranges for piece in (split([each], most) if each[1] else [each])]
         return [self._chained(Kind.STAGE, 0, position, clock_ms, job + data) for position, data in pieces]
 
     def _chained(self, kind: Kind, flags: int, position: int, clock_ms: int, body: bytes) -> bytes:
+        assert len(body) <= MAX_BODY_BYTES, "the shared log takes every record"
         head = self._head(kind, flags, position, clock_ms)
         self._chain = crc32c(body, self._chain)
         self._wrote(head.seq, self._chain)
@@ -201,6 +209,7 @@ class Writer:
 
 def fence(node: int, term: int, clock_ms: int, body: bytes = b"") -> bytes:
     """The record that begins a term. The rule does not look at the ``body``."""
+    assert term > 0, "a term that begins is higher than that of a new log"
     return pack(
         Head(kind=Kind.FENCE, flags=0, term=term, node=node, seq=0, position=0, chain=0, clock_ms=clock_ms),
         body,

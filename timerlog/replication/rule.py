@@ -104,6 +104,7 @@ class Reader:
             self._pending = replace(following, end=head.position + len(data))
         if not head.is_last:
             return Taken(Said.PART)
+        assert self._pending.end >= self.state.end, "a log does not become shorter"
         taken = Taken(Said.BATCH, tuple(self._parts), tuple(self._links))
         self.state = self._pending
         self._discard()
@@ -196,6 +197,7 @@ class Confirmations:
 
     def wrote(self, seq: int, chain: int) -> None:
         """A record was made; the chain behind it."""
+        assert not self._written or seq == self._written[-1][0] + 1, "records are numbered one by one"
         self._written.append((seq, chain))
 
     def placed(self, seq: int, offset: int | None) -> int:

@@ -26,7 +26,7 @@ from timerlog.errors import BadDirectory, BadSettings, DamagedLog, DamagedReplic
 from timerlog.files.disk import FileDisk, check_data_directory
 from timerlog.files.lock import DirectoryLock
 from timerlog.files.replica_mark import ReplicaMark, mark_replica, read_mark
-from timerlog.layout import RECORD_HEAD_BYTES, RecordType
+from timerlog.layout import RECORD_HEAD_BYTES, SEGMENT_HEADER_BYTES, RecordType
 from timerlog.maintenance import backup as backups
 from timerlog.recovery import timeline
 from timerlog.recovery.opening import Recovery, needed
@@ -79,6 +79,7 @@ class Source:
             (start, stop if number == last else stop + RECORD_HEAD_BYTES)
             for number, (start, stop) in enumerate(recovery.pieces)
         ]
+        assert self.first % recovery.segment_bytes == SEGMENT_HEADER_BYTES, "all of the log is read"
         self.messages = recovery.counts().get(RecordType.MESSAGE, 0)
         self._last_ms = self._try_out(recovery, on_read)
         self.chain = self._checksum()
@@ -133,6 +134,7 @@ class Source:
 
     def batches(self, position: int) -> Iterator[Range]:
         """The bytes from a position on, at which a record begins; each batch in one segment, and of whole records."""
+        assert self.first <= position <= self.end, "what is had from a log lies in it"
         for start, stop in self.pieces:
             at = max(start, position)
             while at < stop:

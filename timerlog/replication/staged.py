@@ -111,6 +111,8 @@ class Staged:
         if self._job:
             self._drop()
         self._job, self._full = b"", None
+        assert not self._sizes, "nothing is left of a job that is gone"
+        assert self._open is None, "a file of a job that is gone is closed"
 
     def _drop(self) -> None:
         self._close()
@@ -128,6 +130,7 @@ class StagedRecord:
 
     def __init__(self, linked: Linked, position: int) -> None:
         """``position``: of the record in the log."""
+        assert linked.first <= position < linked.end, "a record of a job lies in its segments"
         self._linked, self._place = linked, position - linked.first
         self._found = bytearray()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from timerlog.layout import UInt32Array, UInt64Array
 from timerlog.wheel.timers import Timers
 
@@ -24,6 +26,9 @@ class ReadyBatch:
 
     def __post_init__(self) -> None:
         assert len(self.ids) == len(self.versions), "each message has the version that was looked up"
+        assert np.count_nonzero(self.leases.owner) == len(self.leases), "the end of a lease is a group's"
+        healing = self.healing
+        assert healing is None or not np.count_nonzero(healing.owner), "what is had again are messages"
 
     def __len__(self) -> int:
         healing = 0 if self.healing is None else len(self.healing)

@@ -28,9 +28,11 @@ class DequeueGetMessage:
         ids = np.ascontiguousarray(messages.ref)
         versions = np.ascontiguousarray(messages.epoch)
         verdicts = np.empty(len(ids), np.uint8)
-        if delivery.lookup(self._native, ids, versions, not_before(messages, now_ms), verdicts) == len(ids):
+        found = delivery.lookup(self._native, ids, versions, not_before(messages, now_ms), verdicts)
+        if found == len(ids):
             return ReadyBatch(ids, versions, ids[:0], leases)
         good = verdicts == delivery.DUE
+        assert np.count_nonzero(good) == found, "each message that is due was counted"
         is_damaged = np.flatnonzero(verdicts == delivery.DAMAGED)
         lost = self._engine.are_lost(ids[is_damaged])
         healing = None if lost.all() else messages.where(is_damaged[~lost])

@@ -10,13 +10,14 @@ from tickwheel_native import delivery
 from timerlog.commitlog.records import RUNS_A_RECORD, pack_put, room_for_runs
 from timerlog.engine.settle import Settle
 from timerlog.engine.state import Engine, LogWriter
-from timerlog.layout import PUT_HEAD, RecordType, Runs, UInt64Array
+from timerlog.layout import PUT_HEAD, MessageState, RecordType, Runs, UInt64Array
 from timerlog.services.batches import ReadyBatch, not_before
 from timerlog.tables.tables import by_topic
 from timerlog.wheel.timers import MESSAGE_TIMER, Timers
 
 #: After so long a record is looked at again that is being had from other machines.
 HEAL_MS: Final = 100
+_ALIVE: Final = (MessageState.SCHEDULED, MessageState.READY)
 
 
 class DequeuePutMessage:
@@ -40,19 +41,28 @@ class DequeuePutMessage:
         if len(ids):
             ids = _each_once(ids)
             self._put(ids, now_ms)
-        if len(ready.damaged):
-            self._writer.end(RecordType.DAMAGED, ready.damaged)
+        self._set_aside(ready.damaged)
         if len(ready.leases):
             self._end_leases(ready.leases, now_ms)
         if ready.healing is not None:
             self._look_up_again(ready.healing, now_ms)
         return ids
 
+    def _set_aside(self, damaged: UInt64Array) -> None:
+        """Ends damaged messages that nothing has ended since they were looked up, each once."""
+        ids = np.unique(damaged)
+        ids = np.ascontiguousarray(ids[np.isin(self._tables.messages.take(ids, "state"), _ALIVE)])
+        if len(ids):
+            self._writer.end(RecordType.DAMAGED, ids)
+            states = self._tables.messages.take(ids, "state")
+            assert not np.isin(states, _ALIVE).any(), "what is set aside does not come into its topic"
+
     def _look_up_again(self, healing: Timers, now_ms: int) -> None:
         due_ms = np.full(len(healing), now_ms + HEAL_MS, np.int64)
         self._engine.link(due_ms, healing.ref, healing.epoch, MESSAGE_TIMER)
 
     def _put(self, ids: UInt64Array, now_ms: int) -> None:
+        assert ids.max() < self._engine.durable_next_id, "what comes into its topic is durable"
         parts = [
             (
                 topic_id,
@@ -62,6 +72,7 @@ class DequeuePutMessage:
             )
             for topic_id, part in by_topic(self._tables.rows["topic_id"][ids])
         ]
+        assert sum(count for _, _, _, count in parts) == len(ids), "each message comes into one topic"
         for topic_id, first_seq, _, count in parts:
             self._tables.ensure_arrivals(topic_id, first_seq + count)
         self._log.ensure_room(sum(room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts))
@@ -70,8 +81,12 @@ class DequeuePutMessage:
             self._append_put(topic_id, first_seq, tick_ms, runs)
         self._log.flush()
         for topic_id, first_seq, runs, count in parts:
+            topic = self._native.topics[topic_id]
+            scheduled, ready = int(topic.scheduled), int(topic.ready)
             self._applier.put(topic_id, first_seq, tick_ms, runs)
-            assert self._native.topics[topic_id].count == first_seq + count, "each has a place, and its own"
+            assert topic.count == first_seq + count, "each has a place, and its own"
+            assert topic.scheduled == scheduled - count, "what has come waits for its time no more"
+            assert topic.ready == ready + count, "what has come is ready"
             self._changes.woken.update(self._tables.topics[topic_id].groups.values())
 
     def _append_put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:

@@ -38,6 +38,8 @@ class EnqueueGet:
         assert end <= self._tables.next_id, "what is durable was accepted before"
         found = Timers.room(end - start)
         found.owner.fill(MESSAGE_TIMER)
-        count, _ = rebuild.scheduled(self._native, start, end, found.due_ms, found.ref, found.epoch)
+        count, at = rebuild.scheduled(self._native, start, end, found.due_ms, found.ref, found.epoch)
+        assert at >= end, "all of them were looked at"
+        assert not count or start <= found.ref[0] <= found.ref[count - 1] < end, "only they were looked at"
         self._engine.enqueued_id = end
         return found.part(0, count)

@@ -18,6 +18,7 @@ class EnqueuePut:
         """Links what is due later; returns what is due already, by due time and then in the order sent. Raises
         ``DiskFull``: then nothing was linked, and the same batch may be given again."""
         assert np.count_nonzero(batch.owner) == 0, "leases come from the wheel, not from the log"
+        assert len(batch) < 2 or batch.ref[0] < batch.ref[-1], "messages come in the order sent"
         late = batch.due_ms > now_ms
         if late_count := np.count_nonzero(late):
             self._wheel.advance(now_ms)

@@ -50,6 +50,7 @@ class FillWheel:
         first, end = int(group.floor_seq), int(group.high_seq)
         moved = 0
         for start in range(first, end if back_ms > 0 else first, _SCAN):
+            assert start >= self._tables.groups[group_id].deliveries.start, "what is looked at has addresses"
             rows = self._tables.deliveries_of(group_id)
             part = rows[start : min(start + _SCAN, end)]
             seqs = np.flatnonzero(part["time_ms"] > now_ms + longest_ms) + start
@@ -86,15 +87,20 @@ class FillWheel:
     def fill(self) -> None:
         """Links every message that still waits, and every lease. What was due before the wheel's tick is due at the
         next one: a timer can only be linked ahead of it. Raises ``DiskFull``."""
+        assert self._wheel.pending == 0, "no timer is set twice"
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)
         at = int(self._native.first_id)
         while at < self._engine.enqueued_id:
+            before = at
             count, at = rebuild.scheduled(self._native, at, self._engine.enqueued_id, times, refs, epochs)
+            assert at > before, "each step goes on behind the one before"
             self._engine.link(times[:count], refs[:count], epochs[:count], MESSAGE_TIMER)
         for group_id in self._tables.groups:
             at = int(self._native.groups[group_id].floor_seq)
             while at < self._native.groups[group_id].high_seq:
+                before = at
                 count, at = rebuild.leased(self._native, group_id, at, times, refs, epochs)
+                assert at > before, "each step goes on behind the one before"
                 self._engine.link(times[:count], refs[:count], epochs[:count], group_id)

@@ -133,11 +133,13 @@ class RememberedAnswers:
             answer.parts[record.part] = record.content, record.is_packed
         self.size_bytes += answer.size_bytes
         self._make_room()
+        assert self.size_bytes >= self.count * _ENTRY_BYTES, "each answer that is kept counts"
 
     def _drop(self, known: SessionAnswers, number: int) -> int:
         answer = known.answers.pop(number)
         self.count -= 1
         self.size_bytes -= answer.size_bytes
+        assert min(self.count, self.size_bytes) >= 0, "what is forgotten was counted"
         return answer.at
 
     def _make_room(self) -> None:
@@ -228,6 +230,7 @@ class Answering:
     def record(self, at: int) -> AnsweredRecord:
         """What is decided, to be written now."""
         assert self._encode is not None, "nothing is decided before it is known what it looks like"
+        assert self._decided, "what is written was decided"
         if self._in_steps:
             return self._record(at, self._next_part, self._encode(self._decided))
         return self._record(at, WHOLE, self._encode(self._decided[-1]))
@@ -244,6 +247,7 @@ class Answering:
 
     def written(self, record: AnsweredRecord) -> None:
         """The record is in the log."""
+        assert record.part in (WHOLE, self._next_part), "parts are written in their order"
         self._decided.clear()
         if record.part == WHOLE:
             self._written = _unpacked(record.content, record.is_packed)

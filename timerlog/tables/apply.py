@@ -32,7 +32,7 @@ from timerlog.commitlog.records import (
     unpack_numbered,
 )
 from timerlog.errors import BadSettings, StoreError, UnsupportedFormat
-from timerlog.layout import PUT_HEAD, RUN, RecordType, Runs
+from timerlog.layout import HOLDERS, PUT_HEAD, RUN, RecordType, Runs
 from timerlog.life import ENDS
 from timerlog.settings import StoreSettings
 from timerlog.tables.base_record import Base
@@ -129,16 +129,27 @@ class Applier:
         end_seq = first_seq + delivery.runs_values(runs)
         self.tables.ensure_arrivals(topic_id, end_seq, first_seq)
         _check(apply.put(self.tables.native, topic_id, first_seq, runs), "PUT")
-        assert self.tables.native.topics[topic_id].count >= end_seq, "what was put is in its topic"
+        topic = self.tables.native.topics[topic_id]
+        assert topic.count >= end_seq, "what was put is in its topic"
+        assert topic.count <= topic.allocated, "what is in a topic has a place there"
         self.tick_ms = max(self.tick_ms, tick_ms)
 
     def lease(self, group_id: int, holder: int, runs: Runs) -> None:
-        self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
+        assert 0 <= holder < HOLDERS, "who holds messages has a number"
+        end_seq = delivery.runs_end(runs)
+        self.tables.ensure_deliveries(group_id, end_seq)
         _check(apply.lease(self.tables.native, group_id, holder, runs), "LEASE")
+        group = self.tables.native.groups[group_id]
+        assert group.high_seq >= end_seq, "what was given out lies below high_seq"
+        assert group.highest_epoch >= runs["epoch"].max(initial=0), "no epoch is above the highest"
 
     def ack(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
+        group = self.tables.native.groups[group_id]
+        done, pending = group.acked + group.dead, group.pending
         _check(apply.ack(self.tables.native, group_id, runs), "ACK")
+        assert group.acked + group.dead >= done, "an ack takes no other back"
+        assert group.pending <= pending, "an ack leaves no more to be done"
         self._forget_failures(group_id, runs)
 
     def returned(self, group_id: int, runs: Runs, time_ms: int) -> None:
@@ -150,8 +161,10 @@ class Applier:
 
     def reserved(self, next_id: int) -> None:
         """Messages of others may have numbers below ``next_id``."""
+        native = self.tables.native
         self.tables.ensure_rows(next_id)
-        self.tables.native.next_id = max(int(self.tables.native.next_id), next_id)
+        native.next_id = max(int(native.next_id), next_id)
+        assert native.next_id <= native.rows_allocated, "each number that is given has a row"
 
     def timeline(self, record: TimelineRecord) -> None:
         """What was given out before and is lost is not given out again."""
@@ -168,7 +181,10 @@ class Applier:
 
     def nack(self, group_id: int, runs: Runs, error: str) -> None:
         self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
+        group = self.tables.native.groups[group_id]
+        leased = group.leased
         _check(apply.nack(self.tables.native, group_id, runs), "NACK")
+        assert group.leased <= leased, "what is given back is leased no more"
         if error:
             self._remember(group_id, runs, error)
 
@@ -183,11 +199,19 @@ class Applier:
     def redeliver(self, group_id: int, runs: Runs, how: int) -> None:
         """``how``: RESET_ATTEMPTS, WERE_DONE."""
         self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
+        group = self.tables.native.groups[group_id]
+        pending = group.pending
         _check(apply.redeliver(self.tables.native, group_id, runs, how), "REDELIVER")
+        lowest = max(int(runs["first"].min()), group.rows_start) if len(runs) else group.floor_seq
+        assert group.floor_seq <= lowest, "what is called for again lies above floor_seq"
+        assert group.pending >= pending, "what is called for again is to be done"
 
     def dead(self, group_id: int, runs: Runs) -> None:
         self.tables.ensure_deliveries(group_id, delivery.runs_end(runs))
+        group = self.tables.native.groups[group_id]
+        done = group.acked + group.dead
         _check(apply.dead(self.tables.native, group_id, runs), "DEAD")
+        assert group.acked + group.dead >= done, "what is given up stays done"
         self._forget_failures(group_id, runs)
 
     def _forget_failures(self, group_id: int, runs: Runs) -> None:

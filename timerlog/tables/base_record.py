@@ -76,6 +76,10 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 def capture(tables: Tables, tick_ms: int, genesis: bytes | msgspec.UnsetType = msgspec.UNSET) -> Base:
     """What holds now."""
     native = tables.native
+    assert max(tables.topics, default=0) <= tables.last_topic_id, "a new topic gets a number of its own"
+    assert max(tables.groups, default=0) <= tables.last_group_id, "a fresh number is no group's"
+    assert tables.free_groups.keys().isdisjoint(tables.groups), "a number that is free has no group"
+    assert tables.next_id <= tables.messages.capacity, "each number that is given has a row"
     return Base(
         next_id=tables.next_id,
         first_id=int(native.first_id),

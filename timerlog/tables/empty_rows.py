@@ -49,6 +49,7 @@ class EmptyRows:
 
     def leave(self, start: int, end: int) -> None:
         """Rows from ``start`` to below ``end`` are about to be filled: no stretch has a part of them any more."""
+        assert start <= end, "what is filled ends where it begins, or later"
         if self.stretches and start < self.stretches[-1][1]:
             kept = [stretch for stretch in self.stretches if stretch[1] <= start or stretch[0] >= end]
             if len(kept) < len(self.stretches):
@@ -67,6 +68,7 @@ class Look:
     def piece(self, used: tuple[int, int] | None) -> None:
         """``used``: the first and the last message in it that are there; None: there is none."""
         if used is not None:
+            assert self._since <= used[0] <= used[1], "pieces come in their order"
             self._note(used[0])
             self._since = used[1] + 1
 

@@ -62,6 +62,8 @@ class Failures:
     def done(self, group_id: int, seq: int) -> None:
         """The group is done with the message."""
         self._chars -= sum(map(_cost, self._histories.pop((group_id, seq), ())))
+        assert self._chars >= 0, "what is forgotten was counted"
+        assert self._histories or not self._chars, "what is counted is kept"
 
     def done_range(self, group_id: int, first: int, count: int) -> None:
         """The group is done with all messages of a range."""

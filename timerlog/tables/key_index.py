@@ -18,6 +18,7 @@ from timerlog.errors import NoAddressSpace, StoreError
 from timerlog.files.held_space import Lender
 from timerlog.files.mapped_file import Region
 from timerlog.files.window import PAGE_BYTES
+from timerlog.layout import KEY_PARTITIONS
 
 _FIRST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 40
@@ -52,6 +53,7 @@ class KeyIndex:
 
     def grow(self, partition: int) -> None:
         """Doubles one partition. Raises ``DiskFull``."""
+        assert 0 <= partition < KEY_PARTITIONS, "what grows is a partition"
         self._ensure(keys.bytes_to_grow(self._native, partition))
         left = keys.grow(self._native, partition)
         if left is None:
@@ -67,6 +69,7 @@ class KeyIndex:
     def expect(self, partition: int, more: int) -> tuple[int, int]:
         """Makes a partition large enough for so many keys more, at once. What is left of the old one is to be freed by
         ``free``, which may wait for the disk. Raises ``DiskFull``."""
+        assert 0 <= partition < KEY_PARTITIONS, "keys are expected in a partition"
         capacity = keys.capacity_for(self._native, partition, more)
         return self._resize(partition, capacity) if capacity else (0, 0)
 

@@ -57,6 +57,7 @@ class Lateness(Histogram):
     ) -> int:
         """Takes messages of a ``tw_store``: ids, or numbers in a group's topic; with epochs, the first deliveries
         among them. Returns how many were taken."""
+        assert epochs is None or len(epochs) == len(values), "each delivery has its epoch"
         taken, sum_ms = delivery.count_lateness(
             store=store,
             group_id=group_id,
@@ -66,6 +67,7 @@ class Lateness(Histogram):
             bounds=self._bounds,
             counts=self.counts,
         )
+        assert 0 <= taken <= len(values), "each message counts once, at most"
         self.sum += sum_ms
         return taken
 

@@ -73,4 +73,5 @@ class SparseRows:
         return list(zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True))
 
     def _use(self, end: int) -> None:
+        assert end <= len(self._has_space) * BLOCK_IDS, "each row that is asked about lies in a block"
         native_store.use_sparse_rows(self._native, self._has_space, end)

@@ -140,6 +140,7 @@ class Table:
         """Gives the items from this one on addresses. Raises ``NoAddressSpace``."""
         if item < self.start:
             self.region.reach_down(HEADER_BYTES + item * self.dtype.itemsize)
+            assert self.start <= item, "what was asked for has an address"
 
     def start_at(self, item: int) -> None:
         """In a new table: items below are gone for good, and take no disk space."""

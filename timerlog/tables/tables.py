@@ -207,6 +207,7 @@ class Tables:
     def make_room_for_keys(self, count: int) -> None:
         """Makes room in the key index for all keys of a SEND of so many messages, whose hashes C has left here: one
         partition after the other would have C begin a large frame anew a thousand times. Raises ``DiskFull``."""
+        assert 0 < count <= len(self._key_hashes), "a send has as many messages as a batch, at most"
         hashes = self._key_hashes[:count]
         more = np.bincount(hashes[hashes != 0] >> _PARTITION_SHIFT)
         self.keys.free(
@@ -264,6 +265,8 @@ class Tables:
         if is_empty:
             native.first_id = max(int(native.first_id), first_id)
         native.next_id = max(int(native.next_id), next_id)
+        assert self.messages.start <= native.first_id, "what is there has an address"
+        assert native.next_id <= self.messages.capacity, "each number that is given has a row"
 
     # -- timelines --
 
@@ -350,6 +353,7 @@ class Tables:
         self._use_arrivals(record.topic_id, table)
         struct_.allocated = table.capacity
         struct_.exists, struct_.first_seq = 1, first_seq
+        assert table.start <= first_seq, "what is in a topic has an address"
         struct_.shards, struct_.parent = record.shards, record.parent
         if record.parent:
             first, end = shard_bytes(record.shard, self.topics[record.parent].record.shards)
@@ -405,6 +409,7 @@ class Tables:
         else:
             while self.native.groups[before].next_group != group_id:
                 before = int(self.native.groups[before].next_group)
+                assert before, "a group is in the chain of its topic"
             self.native.groups[before].next_group = following
         fence = OLD_FENCE if fence is None else fence
         self.name_fences.add(topic_id, group.record.name, fence)
@@ -465,8 +470,11 @@ class Tables:
         self._use_deliveries(record.group_id, table)
         struct_.allocated = table.capacity
         struct_.topic_id = record.topic_id
-        struct_.start_seq = struct_.floor_seq = struct_.high_seq = record.start_seq
+        struct_.start_seq = record.start_seq
+        # What is gone of the topic has no rows to look at.
+        struct_.floor_seq = struct_.high_seq = max(record.start_seq, first_seq)
         struct_.rows_from = record.rows_from
+        assert table.start <= max(record.rows_from, first_seq), "what is delivered has an address"
         struct_.fence = struct_.highest_epoch = record.fence or 0
         struct_.ignores_order = record.ignores_order
         struct_.next_group, topic.first_group = topic.first_group, record.group_id
@@ -507,6 +515,7 @@ class Tables:
         first = int(latest.argmin())
         if latest[first] > most:
             return None
+        assert not any(first + 1 + i in self.groups for i in range(count)), "a number has one group at a time"
         return first + 1, max(self.free_groups.get(first + 1 + i, 0) for i in range(count))
 
     def move_group(self, record: GroupRecord) -> None:

@@ -94,9 +94,12 @@ class DueCount:
         return timers.part(count, len(timers))
 
     def _count(self, records: Array) -> None:
+        before = int(self._counts.sum())
         native_wheel.forecast(
             self._store, records, self._wheel.tick_ms, self._until, self._seen, self._counts
         )
+        counted = int(self._counts.sum()) - before
+        assert counted == np.count_nonzero(records["due_ms"] >= 0), "each pending timer counts once"
 
     @property
     def due(self) -> list[Due]:

@@ -31,6 +31,7 @@ class Timers:
 
     def part(self, start: int, end: int) -> Timers:
         """Items ``start`` to ``end``, without copying."""
+        assert 0 <= start <= end <= len(self), "a part lies inside of the whole"
         span = slice(start, end)
         return Timers(self.due_ms[span], self.ref[span], self.epoch[span], self.owner[span])
 
@@ -70,6 +71,7 @@ class Crowd:
     def order(self) -> None:
         """Sorts by owner and reference. Nearly free when the timers were linked in the order of sending, also
         if a cascade has turned them round: the stable sort finds such runs."""
+        assert self.on_wheel == self._handed_out == 0, "a crowd is put in order as a whole"
         timers = self.timers
         one_owner = bool(np.all(timers.owner == timers.owner[0]))
         if one_owner and bool(np.all(timers.ref[:-1] <= timers.ref[1:])):
@@ -81,6 +83,7 @@ class Crowd:
 
     def hand_out(self, limit: int) -> Timers:
         """The next ``limit`` timers, or as many as are left."""
+        assert self.on_wheel == 0, "what is handed out is off the wheel and in order"
         start = self._handed_out
         self._handed_out = min(start + limit, len(self.timers))
         return self.timers.part(start, self._handed_out)

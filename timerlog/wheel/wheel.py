@@ -133,12 +133,13 @@ class TimerWheel:
             raise ValueError("the four arrays must have the same length")
         if len(timers) == 0:
             return
-        missing = len(timers) - self.room
+        pending, missing = int(self._wheel["pending"]), len(timers) - self.room
         if missing > 0:
             self.timer_log.make_room(missing)
         linked = self._core.link(self.timer_log, timers)
         if linked != len(timers):
             raise DamagedWheel(f"only {linked} of {len(timers)} timers were linked")
+        assert int(self._wheel["pending"]) == pending + linked, "what is linked is pending"
 
     # -- turning --
 
@@ -147,6 +148,7 @@ class TimerWheel:
         reference; None when there are none. Does a bounded amount of work: ``more`` tells whether to call
         again at once, which can also be so after None. The timers of a crowded millisecond come in order too,
         but take turns with later timers."""
+        pending = self.pending
         self._walk_crowd()
         self._more = False
         if self._crowd_is_next:
@@ -154,21 +156,28 @@ class TimerWheel:
         else:
             due = self._from_wheel(now_ms, limit) or self._from_crowd(limit)
         self._crowd_is_next = not self._crowd_is_next
+        assert due is None or 0 < len(due) <= limit, "a turn hands out some, and not more than it may"
         assert due is None or due.due_ms[-1] <= max(now_ms, self.tick_ms), "no timer fires before its time"
+        handed_out = 0 if due is None else len(due)
+        assert self.pending == pending - handed_out, "what is not handed out stays pending"
         return due
 
     def advance(self, now_ms: int) -> None:
         """Moves the tick towards ``now_ms`` as far as nothing is due. Worth a call before linking after a
         pause: timers due soon then start on the level where they are collected."""
-        self._turn(now_ms, _NO_ROOM, budget=0)
+        collected = self._turn(now_ms, _NO_ROOM, budget=0)
+        assert collected == 0, "who only moves the tick takes nothing"
 
     def _turn(self, now_ms: int, into: Timers, budget: int) -> int:
-        crowds_before = int(self._wheel["crowds"])
+        crowds_before, tick_ms = int(self._wheel["crowds"]), self.tick_ms
         count, self._more = self._core.turn(self.timer_log, now_ms, into, budget, self.crowd_limit)
+        assert tick_ms <= self.tick_ms <= max(tick_ms, now_ms), "the tick goes on, and not beyond now"
         crowds = int(self._wheel["crowds"])
         if crowds > crowds_before:
             for chain in self._wheel["crowd"][crowds_before:crowds]:
                 self._crowds.append(Crowd(int(chain["number"]), int(chain["count"])))
+            on_wheel = sum(crowd.on_wheel > 0 for crowd in self._crowds)
+            assert on_wheel == crowds, "each crowd of the wheel is known here"
         return count
 
     def _from_wheel(self, now_ms: int, limit: int) -> Timers | None:
@@ -185,7 +194,10 @@ class TimerWheel:
         crowd = next((crowd for crowd in self._crowds if crowd.on_wheel), None)
         if crowd is None:
             return
+        chain, before = self._wheel["crowd"][0], crowd.on_wheel
+        assert (chain["number"], chain["count"]) == (crowd.due_ms, before), "the wheel's oldest crowd is this"
         crowd.on_wheel -= self._core.walk(self.timer_log, 0, crowd.timers, self.walk_limit)
+        assert 0 <= crowd.on_wheel < before, "a walk takes some, and at most all"
         if crowd.on_wheel == 0:
             crowd.order()
 
@@ -244,6 +256,7 @@ class TimerWheel:
 
     def _level_picture(self, level: int) -> dict[str, Any]:
         counts = self._wheel["slots"][level]["count"]
+        assert counts.sum() == self._wheel["level_timers"][level], "a level counts its timers"
         from_now = np.roll(counts, -((self.tick_ms >> BLOCK_BITS * level) % SLOTS))
         return {
             "level": level,
@@ -284,6 +297,7 @@ class TimerWheel:
     @property
     def room(self) -> int:
         """How many timers can be linked before the log must grow."""
+        assert self.used_records <= self.timer_log.capacity, "each record that was used has its place"
         return self._core.room(self.timer_log)
 
     def disk_bytes(self) -> int:
@@ -295,6 +309,7 @@ class TimerWheel:
         the log keeps the size that it needed for the largest number of timers that were ever pending."""
         if int(self._wheel["pending"]) > 0 or not self.timer_log.is_large:
             return 0
+        assert int(self._wheel["crowds"]) == 0, "no crowd refers to space that is given back"
         self.resets += 1
         freed = self.timer_log.start_anew()
         self._wheel["tail"] = 0

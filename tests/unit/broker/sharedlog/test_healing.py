@@ -295,3 +295,18 @@ async def test_what_does_not_count_yet_is_not_taken_from_others(replicas: Replic
     heals.lost(np.array([position], np.uint64))
     assert heals.wanted == position
     owner.store.close(clean=False)
+
+
+async def test_what_was_purged_while_it_was_fetched_is_neither_healed_nor_lost(replicas: Replicas) -> None:
+    """Its segment has no addresses any more."""
+    owner = replicas.owner(1, 1)
+    _, position = send_one(owner, b"what was sent")
+    log, heals = owner.store.log, owner.follower.healing
+    log.roll()
+    send_one(owner, b"what is sent later")
+    heals.lost(np.array([position], np.uint64))
+    assert heals.wanted == position
+    log.detach(log.segments[0])
+    assert heals.settle(position, position + 1) == []
+    assert (heals.counts.healed, heals.counts.lost, heals.wanted) == (0, 0, None)
+    owner.store.close(clean=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.support.stores.bulk import JOB, columns, job
 from timerlog.background import InThread, Join, Pace, WaitDurable
 from timerlog.bulk.write import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
 from timerlog.errors import BadJob
-from timerlog.layout import MessageState
+from timerlog.files.disk import SegmentFile
+from timerlog.layout import RECORD_HEAD_BYTES, MessageState
 from timerlog.purge.drop import DropTicket, FreeTicket
 from timerlog.settings import StoreSettings
 from timerlog.store import Store
@@ -92,6 +94,59 @@ def test_it_is_there_after_a_restart(tmp_path: Path, staged: Path, how: str) -> 
     assert store.select.find("plain", ["k7"]) == [0]
     assert len(drain(store, "plain", NOW_MS + 10_000)) == 9_999
     store.close()
+
+
+@pytest.mark.parametrize("left_bytes", [64, 96, 128, 256])
+def test_a_segment_that_is_nearly_full_when_the_job_counts(
+    tmp_path: Path, staged: Path, left_bytes: int
+) -> None:
+    """The record that makes the job count finds no room behind what others have written meanwhile."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    job(store, staged, [("t", columns([NOW_MS] * 100, keys=keys(100)))], NOW_MS)
+    adoption = store.adopter.start(staged, 0)
+    while not adoption.is_done:
+        carry_out(store, store.adopter.step(NOW_MS))
+        fill(store, left_bytes)
+    assert adoption.error is None
+    store.sync()
+    store.close(clean=False)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert len(drain(store, "t", NOW_MS)) == 100
+    store.close()
+
+
+def test_a_job_whose_files_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, staged: Path) -> None:
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    parts = [("t", columns([NOW_MS] * 30_000, bodies=[bytes(300)] * 30_000))]
+    job(store, staged, parts, NOW_MS)
+    segments, true = store.log.segments, store.log.disk.open_segment
+
+    def open_segment(base: int, *, create: bool) -> SegmentFile:
+        if not create and base > SMALL.segment_bytes:
+            raise OSError(errno.EMFILE, "too many open files")
+        return true(base, create=create)
+
+    with (
+        mock.patch.object(store.log.disk, "open_segment", open_segment),
+        pytest.raises(OSError, match="open"),
+    ):
+        store.adopt(staged, 0, NOW_MS)
+    assert store.log.segments == segments == store.log.disk.segments()
+    store.produce.ingest(send(store.topics.record("t").topic_id, [b"after"]), NOW_MS)
+    store.log.roll()
+    store.sync()
+    store.close(clean=False)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert len(drain(store, "t", NOW_MS)) == 1
+    store.close()
+
+
+def fill(store: Store, left_bytes: int) -> None:
+    """Writes into the log until its segment has so many bytes left, if there are more."""
+    log = store.log
+    (following,) = log.following_bases(1)
+    while (room := following - RECORD_HEAD_BYTES - log.appended_position - left_bytes) > 100:
+        store.change.put_document("filler", bytes(min(room, 60_000) - 100), NOW_MS)
 
 
 def test_messages_of_a_job_are_like_sent_ones(store: Store, staged: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,28 @@ def test_segments_must_hold_a_frame(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="segment_bytes"):
         Store.open(tmp_path, StoreSettings(segment_bytes=MIB), NOW_MS)
     Store.open(tmp_path / "other", SMALL, NOW_MS).close()
+
+
+@pytest.mark.parametrize("goes_on", ["rolls", "sends much"])
+def test_a_file_that_ends_behind_its_last_record(tmp_path: Path, goes_on: str) -> None:
+    """A copy that was cut, or a replica after a power loss: the segment's END must find room, and be written."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"before"]), NOW_MS)
+    store.sync()
+    end = store.log.durable_position
+    store.close(clean=False)
+    (tmp_path / "data" / "checkpoint").unlink(missing_ok=True)
+    (segment,) = (tmp_path / "data" / "commitlog").glob("*.log")
+    os.truncate(segment, end)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    if goes_on == "rolls":
+        store.log.roll()
+    sent = 0
+    while len(store.log.segments) < 2 or not sent:
+        sent += store.produce.ingest(send(topic, [bytes(10_000)] * 5), NOW_MS).messages
+    store.sync()
+    store.close(clean=False)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert store.tables.next_id == sent + 2
+    store.close()

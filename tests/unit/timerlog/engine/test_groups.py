@@ -9,8 +9,9 @@ from unittest import mock
 import msgspec
 import pytest
 
-from tests.support.native.driver import NOW_MS, SMALL, pump
+from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import send
+from tests.support.stores.far import begin_late
 from tests.support.stores.purging import LATER_MS, ack, fill, take
 from tests.support.stores.reader import Reader
 from timerlog.commitlog.records import Outbound, send_payload
@@ -319,4 +320,32 @@ def test_each_ephemeral_group_is_judged_when_its_turn_comes(tmp_path: Path) -> N
     readers.add(groups[2])
     assert list(steps) == [("t", "e3")]
     assert [group in store.tables.groups for group in groups] == [False, False, True, False]
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["release", "clock", "seek", "delete"])
+def test_a_group_that_begins_where_much_is_gone(tmp_path: Path, what: str) -> None:
+    """The numbers that are gone of its topic have no rows, nor addresses."""
+    begin_late(tmp_path / "data", 1 << 35, 1 << 35)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    store.produce.ingest(send(1, [b"x"] * 5, times_ms=[NOW_MS] * 5), NOW_MS)
+    pump(store, NOW_MS + 1)
+    group = store.groups.open(1, "late", NOW_MS)
+    holder = store.holders.acquire(group)
+    assert store.deliver.fetch(group, holder, 1, 3, MIB, NOW_MS + 2)
+    name = store.tables.topics[1].record.name
+    match what:
+        case "release":
+            assert store.settle.release_holder(holder, NOW_MS + 3) == 3
+        case "clock":
+            store.fill_wheel.clock_went_back(NOW_MS - 5_000, 5_000)
+        case "seek":
+            assert store.groups.seek(name, "late", "earliest") == 5
+        case "delete":
+            assert store.groups.delete(name, "late") == 5
+    state = store.look.state_hash()
+    store.sync()
+    store.close(clean=False)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    assert store.look.state_hash() == state
     store.close()

@@ -68,6 +68,28 @@ def test_leaving_with_the_last_attempt_buries(store: Store, topic: int) -> None:
     assert store.look.describe_topic("t.dead")["messages"] == 1
 
 
+def test_what_is_given_back_before_a_kill_and_after_it_counts_once(tmp_path: Path) -> None:
+    """After a kill its receipt counts again until its lease has ended."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    number = store.topics.create("t", {"max_attempts": 2}, 0, NOW_MS).topic_id
+    store.produce.ingest(send(number, [b"body"]), NOW_MS)
+    pump(store, NOW_MS)
+    reader = Reader(store, number)
+    assert reader.fetch() == [(1, 1)]
+    assert store.settle.give_back(reader.group, [1], [1], NOW_MS) == ["returned"]
+    store.sync()
+    store.close(clean=False)
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    reader = Reader(store, number)
+    assert store.settle.give_back(reader.group, [1], [1], NOW_MS) == ["returned"]
+    pump(store, NOW_MS)
+    assert reader.fetch() == [(1, 2)]
+    assert reader.nack((1, 2), delay_ms=0) == ["nacked"], "this was the first attempt that counts"
+    assert reader.fetch() == [(1, 3)]
+    assert reader.nack((1, 3)) == ["dead"]
+    store.close()
+
+
 def test_what_nobody_has_looked_at_was_no_attempt(store: Store, topic: int) -> None:
     for epoch in range(1, 6):
         reader = Reader(store, topic)

@@ -14,6 +14,7 @@ from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.native.frames import send
 from tests.support.stores.purging import LATER_MS, content, fill, mixed
 from timerlog.errors import DamagedLog, DirectoryLocked, NoDataDirectory, Unrepairable
+from timerlog.layout import RECORD_HEAD_BYTES, RecordType
 from timerlog.maintenance.inspect import inspect_directory
 from timerlog.maintenance.repair import RepairReport, fill_record, repair
 from timerlog.store import Store
@@ -286,3 +287,30 @@ def test_bytes_behind_a_whole_segment_do_no_harm(directory: Path) -> None:
         file.write(b"x" * 5_000)
     for _ in range(2):  # the first one notes how long the files are
         Store.open(directory, SMALL, LATER_MS).close()
+
+
+def test_an_end_with_less_than_a_record_behind_it(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    store = Store.open(directory, SMALL, NOW_MS)
+    topic = store.topics.open("a", NOW_MS)
+    store.produce.ingest(send(topic, [b"first"]), NOW_MS)
+    log, end = store.log, SMALL.segment_bytes - RECORD_HEAD_BYTES
+    while room := end - 8 - log.appended_position:
+        size_bytes = room if room <= 60_000 else min(60_000, room - 64)
+        log.append(RecordType.FILL, 0, bytes(size_bytes - RECORD_HEAD_BYTES))
+    assert log.appended_position == end - 8
+    at = log.appended_position
+    log.roll()
+    store.produce.ingest(send(topic, [b"second"]), NOW_MS)
+    store.sync()
+    store.close(clean=False)
+    (directory / "checkpoint").unlink(missing_ok=True)
+    first = segments(directory)[0]
+    flip(first, at + 1)
+    with pytest.raises(DamagedLog):
+        Store.open(directory, SMALL, LATER_MS)
+    assert repair(directory, NOW_MS, apply=True).is_needed
+    assert first.stat().st_size == SMALL.segment_bytes
+    store = Store.open(directory, SMALL, LATER_MS)
+    assert store.look.topics()[0]["messages"] == 2
+    store.close()

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
+from tests.support.stores.bulk import columns, job
 from tests.support.stores.purging import LATER_MS, content, mixed
 from tests.support.stores.queried import send_all
+from timerlog.background import InThread
 from timerlog.commitlog.records import pack_lease, unpack_lease
-from timerlog.commitlog.segments import pack_segment_header
+from timerlog.commitlog.segments import SegmentHeader, pack_segment_header
 from timerlog.commitlog.view import LogView
 from timerlog.errors import BadDirectory, DamagedLog, PositionGone, TablesMissing
 from timerlog.layout import RUN, SEGMENT_HEADER_BYTES
+from timerlog.readers import describe as module
 from timerlog.readers.describe import Offline, describe_directory
 from timerlog.readers.events import event_types, read_events
 from timerlog.readers.snapshot import Snapshot, describe
@@ -53,6 +56,46 @@ def test_it_says_what_the_broker_itself_says(store: Store) -> None:
     assert found.description == describe(store.log, store.tables, NOW_MS)
     assert found.end_position == store.log.durable_position
     assert (found.first_position, found.segments) == (SEGMENT_HEADER_BYTES, [0])
+
+
+def test_a_segment_that_is_begun_while_the_log_is_read_belongs_to_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(store, 300)
+    store.sync()
+    true = module._segment_headers
+
+    def listed(directory: Path) -> list[SegmentHeader]:
+        found = true(directory)
+        store.log.roll()
+        send(store, 10)
+        store.sync()
+        return found
+
+    monkeypatch.setattr(module, "_segment_headers", listed)
+    found = seen(store)
+    assert found.end_position == store.log.durable_position > SMALL.segment_bytes
+    parts = found.parts(found.first_position, found.end_position)
+    assert parts[-1] == (SMALL.segment_bytes, found.end_position)
+
+
+def test_a_job_that_is_not_durable_yet_hides_no_message(store: Store, tmp_path: Path) -> None:
+    staged = tmp_path / "data" / "staging" / "job"
+    job(store, staged, [("orders", columns([NOW_MS + 60_000] * 100))], NOW_MS)
+    send(store, 50)
+    store.sync()
+    before = seen(store).description.next_id
+    assert before == store.tables.next_id == 151
+    adoption = store.adopter.start(staged, 0)
+    while not store.adopter.is_committing:
+        pause = store.adopter.step(NOW_MS)
+        if isinstance(pause, InThread):
+            pause.work()
+    assert not adoption.is_done
+    assert seen(store).description.next_id == before
+    assert seen(store, committed=False).description.next_id == before
+    store.sync()
+    assert seen(store).description.next_id == before
 
 
 def test_only_what_is_durable_counts(store: Store) -> None:

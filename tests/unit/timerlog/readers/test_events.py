@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from tests.support.native.driver import NOW_MS, pump
+from tests.support.native.frames import send
 from tests.support.stores.queried import send_all
 from tests.support.stores.reader import Reader
+from tickwheel_native import crc32c
 from timerlog.commitlog.view import LogView
 from timerlog.errors import DamagedLog
+from timerlog.layout import RECORD_HEAD_BYTES, RECORD_HEAD_STRUCT, RecordType
 from timerlog.readers.describe import describe_directory
 from timerlog.readers.events import EVENTS, Events, event_types, position_after_rows, read_events
 from timerlog.store import Store
@@ -228,3 +231,30 @@ def test_a_part_that_was_purged_meanwhile(log: Log) -> None:
     segment_bytes = log.found.description.segment_bytes
     with pytest.raises(DamagedLog, match="cannot be read"):
         log.rows(start=segment_bytes, end=segment_bytes + 4096)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (RecordType.NACK, struct.pack("<qQ", 1 << 40, 1 << 40)),
+        (RecordType.NACK, struct.pack("<qq", 1, -1)),
+        (RecordType.PUT, struct.pack("<qQQ", 1, 1, 1 << 50)),
+        (RecordType.REDELIVER, b""),
+    ],
+)
+def test_a_position_inside_of_a_message_is_no_position(
+    store: Store, kind: RecordType, payload: bytes
+) -> None:
+    """Whoever may send and query may write a record into a body, and name its position."""
+    tail = RECORD_HEAD_STRUCT.pack(0, RECORD_HEAD_BYTES + len(payload), kind, 0, 1, 0)[4:] + payload
+    forged = struct.pack("<I", crc32c(tail)) + tail
+    topic = store.topics.open("orders", NOW_MS)
+    store.produce.ingest(send(topic, [bytes(shift) + forged for shift in range(8)]), NOW_MS)
+    store.sync()
+    opened = Log(store)
+    places = [at for at in range(0, opened.end, 8) if opened.data[at : at + len(forged)] == forged]
+    assert places
+    for place in places:
+        with pytest.raises(DamagedLog):
+            opened.rows(place, place + len(forged))
+    opened.view.close()

@@ -14,7 +14,9 @@ from tests.support.stores.full_disk import full_disk
 from tests.support.stores.reader import Reader
 from timerlog.errors import DiskFull
 from timerlog.layout import MessageState
+from timerlog.services.batches import ReadyBatch
 from timerlog.store import Store
+from timerlog.wheel.timers import Timers
 
 
 def arrivals(store: Store, topic: int) -> list[int]:
@@ -274,3 +276,22 @@ def test_a_full_disk_still_turns_the_wheel_back(store: Store) -> None:
     with full_disk(store), pytest.raises(DiskFull):
         store.fill_wheel.clock_went_back(NOW_MS, YEAR_MS)
     assert pump(store, NOW_MS + 10) == 1
+
+
+def test_what_ended_since_it_was_found_damaged_is_not_set_aside(store: Store) -> None:
+    """It was cancelled meanwhile, or has two timers that are alike, or its batch is tried again."""
+    store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"] * 3), NOW_MS)
+    store.sync()
+    assert store.change.cancel([2], NOW_MS) == ["cancelled"]
+    ready = ReadyBatch(
+        ids=np.zeros(0, np.uint64),
+        versions=np.zeros(0, np.uint32),
+        damaged=np.array([2, 1, 1], np.uint64),
+        leases=Timers.room(0),
+    )
+    store.dequeue_put_message.move(ready, NOW_MS)
+    states = store.tables.rows["state"][1:4].tolist()
+    assert states == [MessageState.DAMAGED, MessageState.CANCELLED, MessageState.SCHEDULED]
+    written = store.log.appended_position
+    store.dequeue_put_message.move(ready, NOW_MS)
+    assert store.log.appended_position == written

@@ -141,7 +141,9 @@ int tw_apply_redeliver(tw_store *store, uint32_t group_id, const tw_run *runs, u
 void tw_apply_seek(tw_store *store, uint32_t group_id, uint64_t start_seq) {
     tw_group *group = &store->groups[group_id];
     uint64_t  first_seq = store->topics[group->topic_id].first_seq;
-    uint64_t  end = group->high_seq < group->allocated ? group->high_seq : group->allocated;
+    /* A replay does not know yet how far rows were used: its tables may be those of a checkpoint. */
+    uint64_t  used = store->is_live ? group->high_seq : store->topics[group->topic_id].count;
+    uint64_t  end = used < group->allocated ? used : group->allocated;
     for (uint64_t seq = group->rows_from > first_seq ? group->rows_from : first_seq; seq < end; seq++) {
         tw_delivery *row = &group->rows[seq];
         if (row->state == TW_UNTOUCHED && !row->flags) continue;

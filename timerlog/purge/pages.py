@@ -149,6 +149,8 @@ class Reclaim:
         for start in range(0, len(pages), _PAGES_A_STEP):
             if topic_id is not None and topic_id not in self._tables.topics:
                 return  # it was deleted meanwhile
+            if not table.region.is_open:
+                return  # its group was
             some = pages[start : start + _PAGES_A_STEP]
             free = some[[self._is_empty(table, int(page), topic_id) for page in some.tolist()]]
             runs = np.split(free, np.flatnonzero(np.diff(free) != 1) + 1)

@@ -190,7 +190,7 @@ class Checkpoints:
         assert base.newest_record <= NEWEST_RECORD, "this version knows all records that it has applied"
         is_behind = self.place is not msgspec.UNSET and self.place.end > position
         assert not is_behind, "a replica has followed no further than its log reaches"
-        last = position // self._log.segment_bytes * self._log.segment_bytes
+        last = (position - 1) // self._log.segment_bytes * self._log.segment_bytes
         segments = {base: size for base, size in self._log.sizes().items() if base >= self.trimmed}
         assert last in segments, "a checkpoint names the segment in which it ends"
         return Checkpoint(

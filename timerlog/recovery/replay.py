@@ -72,6 +72,7 @@ class Replayer:
                 start, size_bytes = position + RECORD_HEAD_BYTES, count - RECORD_HEAD_BYTES
                 self._applier.apply(record, aux, self._addresses.view(start, size_bytes))
         except (
+            AssertionError,
             KeyError,
             TypeError,
             ValueError,

@@ -256,7 +256,8 @@ class Tables:
         """The table reaches up to ``next_id``, and nothing is there below ``first_id`` and in ``gaps``. Where messages
         are there already, they say themselves which is the first."""
         native, is_empty = self.native, self.next_id <= first_id
-        self.messages.start_at(first_id)
+        if is_empty:
+            self.messages.start_at(first_id)
         if next_id > self.messages.capacity:
             self.sparse.leave_to(self.next_id, next_id)
         for start, end in gaps:
@@ -486,7 +487,8 @@ class Tables:
     def load_free_groups(self, known: list[tuple[int, int]] | None) -> None:
         """Takes what a BASE says; None: it is from before numbers were used again."""
         if known is not None:
-            self.free_groups = dict(known)
+            # A repair may have lost the end of a group: its number is not free.
+            self.free_groups = {group_id: fence for group_id, fence in known if group_id not in self.groups}
             return
         for group_id in range(1, self.last_group_id + 1):
             if group_id not in self.groups:

@@ -314,3 +314,29 @@ def test_an_end_with_less_than_a_record_behind_it(tmp_path: Path) -> None:
     store = Store.open(directory, SMALL, LATER_MS)
     assert store.look.topics()[0]["messages"] == 2
     store.close()
+
+
+def test_a_group_whose_end_is_lost_keeps_its_number(tmp_path: Path) -> None:
+    """A later segment says that the number is free, and the log no longer says why."""
+    directory = tmp_path / "data"
+    store = Store.open(directory, SMALL, NOW_MS)
+    topic = store.topics.open("a", NOW_MS)
+    store.groups.open(topic, "ghost", NOW_MS)
+    at = store.log.appended_position
+    store.groups.delete("a", "ghost")
+    store.produce.ingest(send(topic, [b"first"]), NOW_MS)
+    store.log.roll()
+    store.produce.ingest(send(topic, [b"second"]), NOW_MS)
+    store.sync()
+    store.close(clean=False)
+    (directory / "checkpoint").unlink(missing_ok=True)
+    flip(segments(directory)[0], at + RECORD_HEAD_BYTES)
+    with pytest.raises(DamagedLog):
+        Store.open(directory, SMALL, LATER_MS)
+    assert repair(directory, NOW_MS, apply=True).is_needed
+    store = Store.open(directory, SMALL, LATER_MS)
+    assert store.tables.free_groups.keys().isdisjoint(store.tables.groups)
+    store.groups.open(topic, "next", LATER_MS)
+    store.log.roll()
+    store.close()
+    Store.open(directory, SMALL, LATER_MS).close()

@@ -134,3 +134,13 @@ def test_a_topic_that_is_deleted_meanwhile_is_passed_over(store: Store) -> None:
     store.topics.delete("t")
     names = {region.path.name for pieces in steps for region, _, _ in pieces if region.path}
     assert names == {"messages.table"}
+
+
+def test_a_group_that_is_deleted_while_its_pages_are_freed(store: Store) -> None:
+    (topic_id,) = store.tables.topics
+    group_id = store.tables.topics[topic_id].groups["g"]
+    table = store.tables.groups[group_id].deliveries
+    pieces = Reclaim(store.tables)._free(table, np.arange(1, 200), topic_id)
+    next(pieces)
+    store.groups.delete("t", "g")
+    assert list(pieces) == [], "it has no addresses any more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.native.driver import MIB, NOW_MS, SMALL, pump
 from tests.support.native.frames import ack_payload, delivered, send
 from tests.support.stores.purging import take
+from timerlog.engine.groups import Start
 from timerlog.errors import DamagedLog, StoreError
 from timerlog.layout import SEGMENT_HEADER_BYTES
 from timerlog.maintenance.inspect import inspect_directory
@@ -281,4 +283,33 @@ def test_what_was_due_while_no_broker_ran_comes_in_the_order_of_its_times(
         more = store.dequeue_get.turn(NOW_MS + 9_000_000, 10)
         ids += [] if more is None else more.ref.tolist()
     assert ids == [4, 2, 3, 1]
+    store.close()
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest"])
+def test_a_seek_that_a_start_replays(tmp_path: Path, to: Start) -> None:
+    """The tables are those of a checkpoint before it, as of a node that follows and was started again."""
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    topic = store.topics.open("t", NOW_MS)
+    store.produce.ingest(send(topic, [b"body"] * 9), NOW_MS)
+    pump(store, NOW_MS)
+    group = store.groups.open(topic, "g", NOW_MS)
+    frame = store.deliver.fetch(group, store.holders.acquire(group), 1, 6, MIB, NOW_MS)
+    assert frame
+    ids, epochs = delivered(frame)
+    store.deliver.ack(ack_payload(group, ids[:3], epochs[:3]), 1, NOW_MS)
+    store.close()
+    shutil.copytree(tmp_path / "data", tmp_path / "earlier")
+    store = Store.open(tmp_path / "data", SMALL, NOW_MS)
+    store.groups.seek("t", "g", to)
+    state, described = store.look.state_hash(), store.groups.describe(group)
+    store.sync()
+    store.close(clean=False)
+    shutil.rmtree(tmp_path / "earlier" / "commitlog")
+    shutil.copytree(tmp_path / "data" / "commitlog", tmp_path / "earlier" / "commitlog")
+    store = Store.open(tmp_path / "earlier", SMALL, NOW_MS)
+    assert store.look.state_hash() == state
+    assert {name: store.groups.describe(group)[name] for name in ("leased", "acked", "backlog")} == {
+        name: described[name] for name in ("leased", "acked", "backlog")
+    }
     store.close()

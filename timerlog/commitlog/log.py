@@ -292,7 +292,7 @@ class CommitLog:
             following = bases[-1] + self.segment_bytes + SEGMENT_HEADER_BYTES
             link = Link(following, job, sizes, tuple(fills))
             self._roll(bases[-1], 0, before_end=lambda: self._take_over(bases, files, payload), link=link)
-        except (StoreError, OSError):
+        except (DiskFull, OSError):  # not LogFailed: what was written may count
             for file in files:
                 file.close()
             for base in linked:

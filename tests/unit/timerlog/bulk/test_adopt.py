@@ -6,6 +6,7 @@ import errno
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,7 +20,8 @@ from tests.support.run.profile import every
 from tests.support.stores.bulk import JOB, columns, job
 from timerlog.background import InThread, Join, Pace, WaitDurable
 from timerlog.bulk.write import MANIFEST, Manifest, Topics, by_time, write_manifest, write_segments
-from timerlog.errors import BadJob
+from timerlog.commitlog.log import CommitLog
+from timerlog.errors import BadJob, LogFailed
 from timerlog.files.disk import SegmentFile
 from timerlog.layout import RECORD_HEAD_BYTES, MessageState
 from timerlog.purge.drop import DropTicket, FreeTicket
@@ -139,6 +141,20 @@ def test_a_job_whose_files_cannot_be_opened_leaves_nothing_behind(tmp_path: Path
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     assert len(drain(store, "t", NOW_MS)) == 1
     store.close()
+
+
+def test_a_log_that_fails_when_a_job_counts_keeps_its_files(store: Store, staged: Path) -> None:
+    """The record that makes them count may be on the disk."""
+    job(store, staged, [("t", columns([NOW_MS] * 100))], NOW_MS)
+    true = store.log._take_over
+
+    def fail(*arguments: Any) -> None:
+        true(*arguments)
+        raise LogFailed("the disk did not take it")
+
+    with mock.patch.object(CommitLog, "_take_over", side_effect=fail), pytest.raises(LogFailed):
+        store.adopt(staged, 0, NOW_MS)
+    assert SMALL.segment_bytes in store.log.disk.segments()
 
 
 def fill(store: Store, left_bytes: int) -> None:

@@ -231,12 +231,3 @@ app.send_task("report", queue=sys.argv[2])
     subprocess.run([sys.executable, "-c", program, daemon.url, queue], check=True)
     with tickwheel.sync.Client(daemon.url) as client:
         assert client.topic(queue).messages == 1
-
-
-def test_pipelined_messages_are_confirmed_at_the_end(daemon: Daemon, queue: str) -> None:
-    with kombu.Connection(daemon.url, transport_options={"publish": "pipelined"}) as connection:
-        producer = connection.Producer()
-        for number in range(2_500):
-            producer.publish(number, routing_key=queue)
-    with tickwheel.sync.Client(daemon.url) as client:
-        assert client.topic(queue).messages == 2_500

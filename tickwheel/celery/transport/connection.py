@@ -530,16 +530,18 @@ class Connection:
         try:
             for channel in list(self.channels):
                 channel.close()
-            if self._session.is_connected:
-                self.sender.confirm()
         finally:
-            self._is_closed = True
-            self.detach()
-            self.leases.forget_all()
-            self._ending.detach()
-            EXIT.closed(self)
-            LATE.closed(self)
-            self.broker.close()
+            try:
+                if not self._session.is_closed:
+                    self.sender.confirm()  # also while there is no connection: the next connection sends them again
+            finally:
+                self._is_closed = True
+                self.detach()
+                self.leases.forget_all()
+                self._ending.detach()
+                EXIT.closed(self)
+                LATE.closed(self)
+                self.broker.close()
 
     def offers(self, queue: str) -> bool:
         """See `OwnQueues`."""
@@ -554,6 +556,11 @@ class Connection:
     def _is_here(self) -> bool:
         """Whether it is this process's, and there is a connection."""
         return not self._is_closed and not self._session.is_closed and self._session.is_connected
+
+    def confirm(self, within_s: float) -> None:
+        """See ``Owner``."""
+        if not self._is_closed and not self._session.is_closed:
+            self.sender.confirm(within_s)
 
     def own_topics(self) -> set[str]:
         """See ``Owner``."""

@@ -1,6 +1,7 @@
-"""The end of a process: queues that delete themselves, such as those of the results of ``rpc://``, go with it.
+"""The end of a process: what it sent is confirmed, and queues that delete themselves, such as the queues of the results
+of ``rpc://``, go with it.
 
-Celery closes neither the connection that it sends with nor the one that it reads results with, so this is done for it.
+Celery closes neither its connection for sending nor its connection for results, so this is done for it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ logger = logging.getLogger("tickwheel.celery")
 
 _PATIENCE_S: Final = 2.0
 """So long the end of a process waits for the broker, for each connection."""
+_CONFIRMED_WITHIN_S: Final = 10.0
+"""So long the end of a process waits for confirmations of pipelined messages, for each connection."""
 
 
 class Owner(Protocol):
     """A connection."""
+
+    def confirm(self, within_s: float) -> None:
+        """Waits for the confirmations of pipelined messages. Raises TickwheelError."""
 
     def own_topics(self) -> set[str]:
         """The topics that are to end with it."""
@@ -51,7 +57,12 @@ class Exit:
         self._owners.discard(owner)
 
     def carry_out(self) -> None:
-        """Deletes what is to end; what is in use elsewhere stays."""
+        """Waits for what was sent, and deletes what is to end; what is in use elsewhere stays."""
+        for owner in list(self._owners):
+            try:
+                owner.confirm(_CONFIRMED_WITHIN_S)
+            except TickwheelError as error:
+                logger.error("messages may be lost, because this process ends: %s", error)
         owned = {owner: topics for owner in list(self._owners) if (topics := owner.own_topics())}
         everything = set().union(*owned.values())
         for owner in list(self._owners) if everything else ():

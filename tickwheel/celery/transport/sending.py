@@ -26,7 +26,7 @@ from tickwheel.client.columns import (
     encode_one_key,
 )
 from tickwheel.client.times import EpochMs
-from tickwheel.protocol.errors import BadArgument, TickwheelError
+from tickwheel.protocol.errors import BadArgument, NotConnected, TickwheelError
 
 logger = logging.getLogger("tickwheel.celery")
 
@@ -163,9 +163,10 @@ class Sender:
             if len(self._unawaited) > OPEN_MAX or self._unawaited[0].flight.done.is_set():
                 self._look_at_unawaited()
         elif self._is_pipelined:
-            self._open.append(self._begin(topic, message))
             if len(self._open) >= OPEN_MAX:
+                # Before this message is sent: who tries again after an error sends it once.
                 self._confirm(OPEN_MAX // 2)
+            self._open.append(self._begin(topic, message))
         elif message.key is not None:
             self._send_once(topic, message, chain((message.key,), other_keys(message.key)))
         else:
@@ -228,18 +229,37 @@ class Sender:
         if not one.flight.done.is_set():
             self._client.session.run(landed())
 
-    def confirm(self) -> None:
-        """Waits until all pipelined messages are on the broker's disk. Raises the first error of one that is not, when
-        all have been answered."""
+    def confirm(self, within_s: float | None = None) -> None:
+        """Waits until all pipelined messages are on the broker's disk. Raises the first error of a message that is not,
+        when all have been answered, and logs each; and NotConnected, when some have no answer after `within_s`."""
+        if within_s is not None:
+            self._land_all(within_s)
         self._confirm(0)
+
+    def _land_all(self, within_s: float) -> None:
+        session = self._client.session
+
+        async def landed() -> None:
+            with session.waits.within(within_s):
+                for one in self._open:
+                    await one.flight.done.wait()
+
+        if self._open:
+            session.run(landed())
+        if missing := sum(not one.flight.done.is_set() for one in self._open):
+            raise NotConnected(
+                f"The broker has not confirmed {missing} pipelined messages within {within_s:g} s."
+            )
 
     def _confirm(self, most: int) -> None:
         """As `confirm`, but so many may stay open."""
         first: TickwheelError | None = None
         while len(self._open) > most:
+            one = self._open.popleft()
             try:
-                self._await(self._open.popleft())
+                self._await(one)
             except TickwheelError as error:
+                logger.error("a pipelined message to %r was not confirmed: %s", one.topic, error)
                 first = first or error
         if first is not None:
             raise first

@@ -14,6 +14,9 @@ class Owner:
     def __init__(self, done: list[tuple[str, str]], *topics: str, is_away: bool = False) -> None:
         self._done, self._topics, self._is_away = done, set(topics), is_away
 
+    def confirm(self, within_s: float) -> None:
+        self._note("confirm", ["sent"])
+
     def own_topics(self) -> set[str]:
         return self._topics
 
@@ -37,11 +40,12 @@ def test_what_is_owned_is_left_by_all_and_then_deleted() -> None:
     for one in owners:
         end.opened(one)
     end.carry_out()
-    assert sorted(done[:-1]) == [("leave", "a")] * 2 + [("leave", "b")] * 2
+    assert done[:2] == [("confirm", "sent")] * 2, "before its topics go"
+    assert sorted(done[2:-1]) == [("leave", "a")] * 2 + [("leave", "b")] * 2
     assert done[-1] == ("delete", "a")
 
 
-def test_nothing_is_asked_where_nothing_is_owned_or_all_is_closed() -> None:
+def test_nothing_else_is_asked_where_nothing_is_owned_or_all_is_closed() -> None:
     done: list[tuple[str, str]] = []
     plain, closed = Owner(done), Owner(done, "a")
     end = Exit()
@@ -49,4 +53,4 @@ def test_nothing_is_asked_where_nothing_is_owned_or_all_is_closed() -> None:
     end.opened(closed)
     end.closed(closed)
     end.carry_out()
-    assert done == []
+    assert done == [("confirm", "sent")]

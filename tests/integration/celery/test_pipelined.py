@@ -1,0 +1,99 @@
+"""Pipelined messages are confirmed at the end: of their connection, and of a process that closes none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kombu
+import pytest
+
+import tickwheel.celery
+import tickwheel.sync
+from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tickwheel_bench.processes import free_port, wait_until
+
+assert tickwheel.celery.TRANSPORT
+
+SENT = 20
+PROGRAM = f"""
+import sys
+import kombu, tickwheel.celery
+
+connection = kombu.Connection(sys.argv[1], transport_options={{"publish": "pipelined"}})
+producer = connection.Producer()
+producer.publish("first", routing_key="t")
+print("ready", flush=True)
+input()
+for number in range({SENT}):
+    producer.publish(number, routing_key="t")
+print("sent", flush=True)
+if sys.argv[2] == "closes":
+    while connection.connection.broker.is_connected:
+        connection.connection.turn()
+    connection.close()
+"""
+
+
+@pytest.fixture
+def restartable(tmp_path: Path) -> Iterator[Daemon]:
+    """A broker that has the same address after a kill."""
+    with Daemon(tmp_path / "data", listen_port=free_port()) as daemon:
+        yield daemon
+
+
+def start(daemon: Daemon, end: str) -> subprocess.Popen[str]:
+    """A process that has sent the first message."""
+    words = [sys.executable, "-c", PROGRAM, daemon.url, end]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def send_rest(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "sent\n"
+
+
+def messages(daemon: Daemon) -> int:
+    with tickwheel.sync.Client(daemon.url) as client:
+        return client.topic("t").messages
+
+
+def test_many(daemon: Daemon, queue: str) -> None:
+    with kombu.Connection(daemon.url, transport_options={"publish": "pipelined"}) as connection:
+        producer = connection.Producer()
+        for number in range(2_500):
+            producer.publish(number, routing_key=queue)
+    with tickwheel.sync.Client(daemon.url) as client:
+        assert client.topic(queue).messages == 2_500
+
+
+@pytest.mark.parametrize("end", ["closes", "ends"])
+def test_while_there_is_no_broker(restartable: Daemon, end: str) -> None:
+    """What is sent while the broker is away is there when the broker is back."""
+    with start(restartable, end) as process:
+        restartable.kill()
+        send_rest(process)
+        restartable.start()
+        _, told = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, told) == (0, "")
+    wait_until(lambda: messages(restartable) == 1 + SENT)
+
+
+def test_a_process_that_ends_without_a_broker_tells_of_it(restartable: Daemon) -> None:
+    with start(restartable, "ends") as process:
+        restartable.kill()
+        send_rest(process)
+        _, told = process.communicate(timeout=PATIENCE_S)
+    assert f"The broker has not confirmed {SENT} pipelined messages within 10 s." in told
+    restartable.start()
+    assert messages(restartable) == 1

@@ -56,10 +56,9 @@ class Queue(Generic[B]):
         """`passed` is called whenever its consumer is done with a batch."""
         self._tell_passed = passed
         self.batches: deque[B] = deque()
-        """What is in it or waits to get in; the first one stays until its consumer is done with it."""
+        """Batches that are in it or wait to get in; the first batch stays until its consumer is done with it."""
         self.passed = 0
         """How many batches its consumer is done with."""
-        self._is_at_work = False
         ends: tuple[trio.MemorySendChannel[B], trio.MemoryReceiveChannel[B]]
         ends = trio.open_memory_channel(CHANNEL_BATCHES)
         self._in, self._out = ends
@@ -73,14 +72,14 @@ class Queue(Generic[B]):
         return self
 
     async def __anext__(self) -> B:
-        if self._is_at_work:
-            self.batches.popleft()
-            self.passed += 1
-            self._is_at_work = False
-            self._tell_passed()
-        batch = await self._out.receive()
-        self._is_at_work = True
-        return batch
+        return await self._out.receive()
+
+    def done(self) -> None:
+        """Its consumer is done with the first batch: before the consumer lets others have their turn, so that a batch
+        is in one queue at a time."""
+        self.batches.popleft()
+        self.passed += 1
+        self._tell_passed()
 
     @property
     def messages(self) -> int:
@@ -196,6 +195,7 @@ class Services:
     async def _enqueue_put(self) -> None:
         async for batch in self.pending:
             already_due = await self._with_room(lambda: self._link(batch))  # noqa: B023
+            self.pending.done()
             if already_due is not None:
                 await self.due.send(already_due)
 
@@ -213,11 +213,14 @@ class Services:
 
     async def _dequeue_get_message(self) -> None:
         async for batch in self.due:
-            await self.ready.send(self._look_up(batch))
+            looked_up = self._look_up(batch)
+            self.due.done()
+            await self.ready.send(looked_up)
 
     async def _dequeue_put_message(self) -> None:
         async for batch in self.ready:
             await self._with_room(lambda: self._move(batch))  # noqa: B023
+            self.ready.done()
 
     # What a service does with a batch.
 

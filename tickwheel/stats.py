@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from tickwheel.protocol import endpoint_states
+from tickwheel.protocol.bodies.admin import PurgeOk
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEAR: Final = timedelta(hours=12)
@@ -173,9 +174,7 @@ class GroupInfo(GroupStats, frozen=True, kw_only=True):
     topic: str
 
 
-class TopicStats(msgspec.Struct, frozen=True):
-    """One topic."""
-
+class _TopicCounts(msgspec.Struct, frozen=True):
     name: str
     topic_id: int
     messages: int
@@ -183,6 +182,11 @@ class TopicStats(msgspec.Struct, frozen=True):
     scheduled: int
     ready: int
     """In the topic: due, also what is done and not purged yet."""
+
+
+class TopicStats(_TopicCounts, frozen=True):
+    """One topic."""
+
     groups: list[GroupStats]
     cancelled: int = 0
     paused: bool = False
@@ -190,11 +194,9 @@ class TopicStats(msgspec.Struct, frozen=True):
     """Of a shard: the topic that it is a part of, whose figures contain its own."""
 
 
-class TopicInfo(msgspec.Struct, frozen=True):
+class TopicInfo(_TopicCounts, frozen=True):
     """What holds for a topic. Durations in ms, sizes in bytes; 0 means "no limit" where that makes sense."""
 
-    name: str
-    topic_id: int
     created_ms: int
     paused: bool
     shards: list[str]
@@ -203,10 +205,6 @@ class TopicInfo(msgspec.Struct, frozen=True):
     """What was set for this topic."""
     effective: dict[str, int | float]
     """What holds: that, or the broker's settings."""
-    messages: int
-    scheduled: int
-    ready: int
-    """As in ``TopicStats``."""
 
     @property
     def created(self) -> datetime:
@@ -250,14 +248,9 @@ class GroupFigures(GroupStats, frozen=True, kw_only=True):
     """Its part of ``first_delivery_lateness_seconds``: counts of the same buckets. Empty: there were none."""
 
 
-class TopicFigures(msgspec.Struct, frozen=True):
+class TopicFigures(_TopicCounts, frozen=True):
     """One topic; see ``TopicStats``."""
 
-    name: str
-    topic_id: int
-    messages: int
-    scheduled: int
-    ready: int
     cancelled: int
     purged: int
     paused: bool = False
@@ -390,22 +383,10 @@ class AuditTail(msgspec.Struct, frozen=True):
     broker keeps 10,000, and none from before its start."""
 
 
-class PurgeResult(msgspec.Struct, frozen=True):
-    """What a purge has done, or would do."""
-
-    run: int
-    is_done: bool
-    segments: int
-    """Deleted segments of the log."""
-    freed_bytes: int
-    """Of the log: what the segments took, without what moved messages take again. The tables give space back, too."""
-    purged_messages: int
-    moved_messages: int
-    """Those that are still needed, written again at the head of the log."""
-    moved_bytes: int
-    damaged_messages: int
-    kept_messages: int
-    """In segments that stay."""
+class PurgeResult(PurgeOk, frozen=True):
+    """What a purge has done, or would do. ``freed_bytes``: of the log's segments, without what moved messages take
+    again; the tables give space back, too. ``moved_messages``: messages that are still needed, written again at the
+    head of the log. ``kept_messages``: messages in segments that stay."""
 
 
 class Topics(msgspec.Struct, frozen=True):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from itertools import combinations
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel.errors import BadArgument
+from tickwheel.protocol.headers import WithHeaders, shown_headers
 from tickwheel_web.shapes import JSON
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -43,6 +44,14 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     body: msgspec.Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
     base64: Base64 | UnsetType = UNSET
+
+
+class WithContent(WithHeaders, Protocol):
+    """A message of the client."""
+
+    @property
+    def body(self) -> bytes:
+        """All of it, or its beginning."""
 
 
 def body_of(given: Body) -> tuple[bytes, str]:
@@ -91,6 +100,12 @@ def shown(body: bytes, headers: dict[str, Any]) -> dict[str, Any]:
     kind = headers.get(CONTENT_TYPE)
     named = _named(body, kind.partition(";")[0].strip().lower()) if isinstance(kind, str) else None
     return named or {"base64": base64.b64encode(body).decode()}
+
+
+def content_of(message: WithContent, *, has_body: bool = True) -> dict[str, Any]:
+    """The headers of a message as JSON can have them, and its body in one of the forms."""
+    headers = shown_headers(message)
+    return {"headers": headers, **(shown(message.body, headers or {}) if has_body else {})}
 
 
 def _named(body: bytes, kind: str) -> dict[str, Any] | None:

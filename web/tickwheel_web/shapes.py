@@ -15,10 +15,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel.errors import BadTime
-from tickwheel.protocol.endpoint_states import StateName
 from tickwheel.protocol.moments import parse_moment_as
 from tickwheel.protocol.units import parse_duration_ms
-from tickwheel.stats import EndpointState as Found
 from tickwheel_web.problems import Refused
 
 JSON: Final = "application/json"
@@ -85,22 +83,6 @@ class Sent(msgspec.Struct, frozen=True):
     id: Id
     duplicate: bool
     differs: bool
-
-
-class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of an endpoint's messages now; tests do not count. `delivering`: its last answer was a success, or
-    there was none yet; `failing`: its last answer was a failure (`reason`), the first of those in a row at `since`, and
-    it is tried again at `next_try`; `not_served`: nothing is sent to it, for a `reason`; `paused`: it is disabled."""
-
-    name: StateName
-    reason: str | None
-    since: Moment | None
-    next_try: Moment | None
-
-
-def endpoint_state(found: Found) -> EndpointState:
-    """As it stands with an endpoint or a group."""
-    return EndpointState(name=found.name, reason=found.reason or None, since=found.since, next_try=found.next)
 
 
 def duration_of(text: str | UnsetType, name: str) -> timedelta | None:

@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from tickwheel.protocol.bodies.base import Priority, TimeMs
+from tickwheel.protocol.bodies import schedules
 from tickwheel.protocol.bodies.wording import of_shape
 from tickwheel.protocol.errors import BadSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
@@ -67,31 +67,13 @@ def zone_rules() -> str:
     return str(import_module("tzdata").IANA_VERSION)
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Schedule(schedules.Schedule, frozen=True, kw_only=True, omit_defaults=True):
     """What a schedule says, and how far it is; times in epoch ms, durations in ms."""
 
-    name: str
-    topic: str
-    cron: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    tz: Annotated[str, msgspec.Meta(max_length=256)] = "UTC"
-    every_ms: TimeMs = 0  #: instead of cron: a fixed interval, from ``start_ms`` on
-    start_ms: TimeMs = 0
-    until_ms: TimeMs = MAX_TIME_MS
-    body: bytes = b""
-    headers: dict[str, Any] = msgspec.field(default_factory=dict)
-    priority: Priority | None = None
-    overlap: Literal["allow", "skip"] = "allow"
-    catch_up: Literal["none", "last", "all"] = "last"
-    window_ms: Annotated[int, msgspec.Meta(ge=0, le=_YEARS)] = 0
-    paused: bool = False
-    last_slot_ms: int = 0  #: all slots up to here are done with
-    last_id: int = 0  #: the message of the last slot that was sent
-    sent: int = 0
-    skipped: int = 0
-    missed: int = 0
-    born: int = (
-        0  #: the next message's id when it was made: a message with a lower one is of an earlier schedule
-    )
+    last_id: int = 0
+    """The message of the last slot that was sent."""
+    born: int = 0
+    """The next message's id when it was made: a message with a lower id is of an earlier schedule."""
 
 
 OWN: Final = frozenset({"name", "last_slot_ms", "last_id", "sent", "skipped", "missed", "born"})

@@ -18,6 +18,7 @@ from tickwheel_cli.shared.times import moment_to_ms, parse_duration, parse_momen
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 4 << 20
 _DURATION_0 = timedelta(0)
+_USUAL = 50
 
 
 class BulkLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,24 +33,20 @@ class BulkLine(msgspec.Struct, forbid_unknown_fields=True):
     deliver_at_ms: int | None = None
     delay_level: int | None = None
     order_key: str | None = None
-    priority: int = 50
+    priority: int = _USUAL
     headers: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BulkMessage:
-    """A valid line. One of `delay`, `delay_level` and `deliver_at_ms` (0 = now) counts."""
+    """A valid line, and what it means. One of `delay`, `written.delay_level` and `deliver_at_ms` (0 = now) counts."""
 
-    line: int
+    number: int
+    written: BulkLine
     topic: str
     body: bytes
-    key: str | None
     deliver_at_ms: int
     delay: timedelta | None
-    priority: int
-    headers: dict[str, str] | None
-    order_key: str | None = None
-    delay_level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +94,7 @@ def _message(number: int, line: BulkLine, default_topic: str | None) -> BulkMess
     if not 0 <= line.priority <= 255:
         raise ValueError(f"priority {line.priority} is not within 0 (first) to 255 (last)")
     deliver_at_ms, delay = _due(line)
-    return BulkMessage(
-        line=number,
-        topic=topic,
-        body=_body(line),
-        key=line.key or None,
-        deliver_at_ms=deliver_at_ms,
-        delay=delay,
-        priority=line.priority,
-        headers=line.headers,
-        order_key=line.order_key or None,
-        delay_level=line.delay_level,
-    )
+    return BulkMessage(number, line, topic, _body(line), deliver_at_ms, delay)
 
 
 def _body(line: BulkLine) -> bytes:
@@ -152,7 +138,7 @@ def batches(messages: Iterable[BulkMessage]) -> Iterator[Batch]:
     """Group messages for `send_many`; those of one kind and topic keep their order."""
     open_batches: dict[tuple[str, bool, int | None], Batch] = {}
     for message in messages:
-        kind = (message.topic, message.delay is not None, message.delay_level)
+        kind = (message.topic, message.delay is not None, message.written.delay_level)
         batch = open_batches.setdefault(kind, Batch(*kind))
         if batch.add(message):
             yield open_batches.pop(kind)
@@ -161,16 +147,16 @@ def batches(messages: Iterable[BulkMessage]) -> Iterator[Batch]:
 
 def send_many_arguments(batch: Batch) -> dict[str, Any]:
     """The batch's messages as the keyword arguments of `Client.send_many`."""
-    messages = batch.messages
+    messages, lines = batch.messages, [message.written for message in batch.messages]
     arguments: dict[str, Any] = {"bodies": [m.body for m in messages]}
-    if any(m.key for m in messages):
-        arguments["keys"] = [m.key for m in messages]
-    if any(m.order_key for m in messages):
-        arguments["order_keys"] = [m.order_key for m in messages]
-    if any(m.headers for m in messages):
-        arguments["headers"] = [m.headers for m in messages]
-    if any(m.priority != 50 for m in messages):
-        arguments["priority"] = [m.priority for m in messages]
+    if any(line.key for line in lines):
+        arguments["keys"] = [line.key or None for line in lines]
+    if any(line.order_key for line in lines):
+        arguments["order_keys"] = [line.order_key or None for line in lines]
+    if any(line.headers for line in lines):
+        arguments["headers"] = [line.headers for line in lines]
+    if any(line.priority != _USUAL for line in lines):
+        arguments["priority"] = [line.priority for line in lines]
     if batch.delay_level is not None:
         arguments["delay_level"] = batch.delay_level
     elif batch.is_delay:

@@ -93,7 +93,7 @@ def _send(client: sync.Client, batch: Batch, report: BulkReport) -> None:
     results = client.send_many(batch.topic, **send_many_arguments(batch))
     for message, result in zip(batch.messages, results, strict=True):
         if isinstance(result, Exception):
-            report.problems.append(BadLine(message.line, f"[{getattr(result, 'code', 'error')}] {result}"))
+            report.problems.append(BadLine(message.number, f"[{getattr(result, 'code', 'error')}] {result}"))
         elif result.duplicate:
             report.duplicates += 1
         else:

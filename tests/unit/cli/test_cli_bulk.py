@@ -41,22 +41,15 @@ def test_a_line_with_everything() -> None:
             "headers": {"a": "b"},
         }
     )
-    assert found == BulkMessage(
-        line=7,
-        topic="other",
-        body="é".encode(),
-        key="k",
-        deliver_at_ms=2_000,
-        delay=None,
-        priority=3,
-        headers={"a": "b"},
-    )
+    assert (found.number, found.topic, found.body) == (7, "other", "é".encode())
+    assert (found.deliver_at_ms, found.delay) == (2_000, None)
+    assert (found.written.key, found.written.priority, found.written.headers) == ("k", 3, {"a": "b"})
 
 
 def test_the_least_line_is_for_now() -> None:
-    assert message({"body": ""}) == BulkMessage(
-        line=7, topic="t", body=b"", key=None, deliver_at_ms=0, delay=None, priority=50, headers=None
-    )
+    found = message({"body": ""})
+    assert (found.number, found.topic, found.body, found.deliver_at_ms, found.delay) == (7, "t", b"", 0, None)
+    assert (found.written.key, found.written.priority, found.written.headers) == (None, 50, None)
 
 
 def test_the_other_ways_to_say_body_and_time() -> None:

@@ -72,22 +72,22 @@ def standing(state: str, in_groups: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(one for one in in_groups if one != "not_its_own")) or state
 
 
-class MessageInfo(msgspec.Struct, frozen=True):
-    """A message as the broker has it."""
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of each message that the broker has."""
 
     id: int
-    topic: str
-    state: str
-    """scheduled; ready: in its topic, then ``groups`` says how far each is with it; cancelled, expired, damaged."""
     key: str
     """Empty: none."""
     order_key: str
     priority: int
+    state: str
+    """scheduled; ready: in its topic, then ``groups`` says how far each group is with it; cancelled, expired,
+    damaged."""
     deliver_at_ms: int
     created_ms: int
-    groups: list[GroupState]
-    body: bytes
-    body_bytes: int
+    body: bytes = b""
+    """It may be cut; ``body_bytes`` is its whole length."""
+    body_bytes: int = 0
     headers_bytes: bytes = msgspec.field(name="headers", default=b"")
 
     @property
@@ -101,15 +101,22 @@ class MessageInfo(msgspec.Struct, frozen=True):
         return datetime_of(self.created_ms)
 
     @property
+    def headers(self) -> dict[str, Any]:
+        """Raises RemoteProtocolError if another client wrote no valid ones."""
+        return headers_of(self.id, self.headers_bytes)
+
+
+class MessageInfo(StoredMessage, frozen=True, kw_only=True):
+    """A message as the broker has it."""
+
+    topic: str
+    groups: list[GroupState]
+
+    @property
     def standing(self) -> str:
         """How it stands in a word, or one for each of several: ``state`` until it is in its topic, and then what its
         ``groups`` say: ``acked``, ``dead``, ``leased, waiting``."""
         return standing(self.state, [one.state for one in self.groups])
-
-    @property
-    def headers(self) -> dict[str, Any]:
-        """Raises RemoteProtocolError if another client wrote no valid ones."""
-        return headers_of(self.id, self.headers_bytes)
 
 
 class _Groups(msgspec.Struct, frozen=True):

@@ -19,9 +19,7 @@ from tickwheel.protocol.limits import MAX_HISTORY_EVENTS
 from tickwheel.stats import datetime_of
 
 
-class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a message."""
-
+class _Event(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     """sent, due, delivered, extended, acked, nacked, released, returned, redelivered, dead, rescheduled, cancelled,
     expired, damaged; and, ``computed``, lease_ended, cascaded."""
@@ -29,8 +27,6 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Of its record in the broker's log, or of that from which it follows."""
     time_ms: int | None = None
     """When; None: the log does not say."""
-    after_ms: int | None = None
-    """Without ``time_ms``: it was later than this."""
     next_ms: int | None = None
     """When the message is due (sent, rescheduled), its lease ends (delivered, extended), or it goes on (nacked,
     released, redelivered)."""
@@ -40,10 +36,6 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Of the delivery, as in its receipt."""
     error: str = ""
     """What the consumer said (nacked)."""
-    level: int | None = None
-    """To which level of the wheel it came (cascaded)."""
-    computed: bool = False
-    """It is not in the log, but follows from what is: a lease that ended, a move down the wheel."""
 
     @property
     def time(self) -> datetime | None:
@@ -51,14 +43,25 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.time_ms is None else datetime_of(self.time_ms)
 
     @property
-    def after(self) -> datetime | None:
-        """``after_ms`` as a datetime."""
-        return None if self.after_ms is None else datetime_of(self.after_ms)
-
-    @property
     def next(self) -> datetime | None:
         """``next_ms`` as a datetime."""
         return None if self.next_ms is None else datetime_of(self.next_ms)
+
+
+class HistoryEvent(_Event, frozen=True, kw_only=True):
+    """Something that happened to a message."""
+
+    after_ms: int | None = None
+    """Without ``time_ms``: it was later than this."""
+    level: int | None = None
+    """To which level of the wheel it came (cascaded)."""
+    computed: bool = False
+    """It is not in the log, but follows from what is: a lease that ended, a move down the wheel."""
+
+    @property
+    def after(self) -> datetime | None:
+        """``after_ms`` as a datetime."""
+        return None if self.after_ms is None else datetime_of(self.after_ms)
 
 
 class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,33 +80,13 @@ class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):
         return not self.missing
 
 
-class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened at the broker; the names of events are those of ``HistoryEvent``."""
+class LoggedEvent(_Event, frozen=True, kw_only=True):
+    """Something that happened at the broker."""
 
-    event: str
-    position: int
-    """Of its record in the broker's log."""
     id: int = 0
     """Of the message; 0: it has been purged since."""
     topic: str = ""
     """Empty: it is gone."""
-    group: str = ""
-    epoch: int = 0
-    time_ms: int | None = None
-    """When; None: the log does not say."""
-    next_ms: int | None = None
-    """As in ``HistoryEvent``."""
-    error: str = ""
-
-    @property
-    def time(self) -> datetime | None:
-        """``time_ms`` as a datetime."""
-        return None if self.time_ms is None else datetime_of(self.time_ms)
-
-    @property
-    def next(self) -> datetime | None:
-        """``next_ms`` as a datetime."""
-        return None if self.next_ms is None else datetime_of(self.next_ms)
 
 
 Place: TypeAlias = tuple[int, int]

@@ -15,6 +15,7 @@ from tickwheel.client.columns import Body, Headers, body_bytes, check_name, chec
 from tickwheel.client.options import CatchUp, Overlap
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
+from tickwheel.protocol.bodies import schedules
 from tickwheel.protocol.bodies.schedules import (
     MAX_SCHEDULES,
     MAX_TRIGGER_TOKEN,
@@ -30,29 +31,12 @@ from tickwheel.protocol.limits import MAX_TIME_MS
 from tickwheel.stats import datetime_of
 
 
-class Schedule(msgspec.Struct, frozen=True):
+class Schedule(schedules.Schedule, frozen=True, kw_only=True):
     """A recurring schedule. Moments are epoch ms, durations ms."""
 
-    name: str
-    topic: str
-    cron: str
-    tz: str
-    every_ms: int
-    start_ms: int
-    until_ms: int
-    body: bytes
-    headers: dict[str, Any]
-    priority: int | None
-    overlap: str
-    catch_up: str
-    window_ms: int
-    paused: bool
-    sent: int
-    skipped: int
-    """Slots that were left out because the message of the one before was not done."""
-    missed: int
-    """Slots that passed while the broker was down, and that were not caught up."""
-    last_slot_ms: int
+    # A newer broker may know more values.
+    overlap: str = "allow"  # type: ignore[assignment]
+    catch_up: str = "last"  # type: ignore[assignment]
     next_ms: list[int]
     """The next slots, five unless more were asked for; none when it is paused."""
     trouble: str = ""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, Unpack
 
 import msgspec
 
 from tickwheel.client.admin.changes import Where, filter_fields
-from tickwheel.client.admin.groups import standing
+from tickwheel.client.admin.groups import StoredMessage, standing
 from tickwheel.client.admin.vitess import parse_vitess
 from tickwheel.client.checks import flag, listed, many_ids, one_id, shown, text, whole, whole_or_none
 from tickwheel.client.columns import check_name
-from tickwheel.client.consumer.headers import headers_of
 from tickwheel.client.options import TopicSettings
 from tickwheel.client.requests import Requests
 from tickwheel.client.times import duration_ms, whole_ms
@@ -31,48 +30,22 @@ from tickwheel.protocol.bodies.admin import (
 from tickwheel.protocol.bodies.requests import GetStats, GetTopics, GetWheel
 from tickwheel.protocol.errors import BadArgument, BadTopicSettings
 from tickwheel.protocol.limits import MAX_HORIZONS, MAX_ID, MAX_TIME_MS
-from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel, datetime_of
+from tickwheel.stats import PurgeResult, Stats, TopicInfo, Topics, TopicStats, Wheel
 
 DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
 _PURGE_WAIT_MS: Final = 2_000
 NUMBERS: Final = ("max_attempts", "batch_size", "cache_size", "priority", "rate", "max_body_bytes")
 
 
-class BrowsedMessage(msgspec.Struct, frozen=True):
-    """A message as it lies in its topic. ``body`` may be cut; ``body_bytes`` is its whole length."""
+class BrowsedMessage(StoredMessage, frozen=True, kw_only=True):
+    """A message as it lies in its topic."""
 
-    id: int
-    key: str
-    order_key: str
-    priority: int
-    state: str
-    """scheduled, or ready: in its topic; then ``groups`` says how far each group is with it."""
-    deliver_at_ms: int
-    created_ms: int
     groups: list[dict[str, Any]]
-    headers_bytes: bytes = msgspec.field(name="headers")
-    body: bytes = b""
-    body_bytes: int = 0
-
-    @property
-    def deliver_at(self) -> datetime:
-        """When it is, or was, due."""
-        return datetime_of(self.deliver_at_ms)
-
-    @property
-    def created(self) -> datetime:
-        """When the broker stored it."""
-        return datetime_of(self.created_ms)
 
     @property
     def standing(self) -> str:
         """As ``MessageInfo.standing``."""
         return standing(self.state, [one["state"] for one in self.groups])
-
-    @property
-    def headers(self) -> dict[str, Any]:
-        """Raises RemoteProtocolError if another client wrote no valid ones."""
-        return headers_of(self.id, self.headers_bytes)
 
 
 class _Browsed(msgspec.Struct, frozen=True):

@@ -40,6 +40,28 @@ def check_target(ids: list[int] | None, topic: str | None, keys: list[str] | Non
         raise ValueError("Expected either `ids`, or `topic` and `keys`")
 
 
+class Targeted(Request, frozen=True):
+    """A request about messages: those with these ``ids``, or those of a ``topic`` with these ``keys``."""
+
+    ids: Ids | None = None
+    topic: Name | None = None
+    keys: Keys | None = None
+
+    def __post_init__(self) -> None:
+        check_target(self.ids, self.topic, self.keys)
+
+
+class Timed(Targeted, frozen=True):
+    """A request that gives messages another time."""
+
+    deliver_at_ms: TimeMs | None = None
+    delay_ms: TimeMs | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_one_time(self.deliver_at_ms, self.delay_ms, needed=False)
+
+
 def check_one_time(deliver_at_ms: int | None, delay_ms: int | None, *, needed: bool) -> None:
     """Raises ``ValueError`` for two times, and for none if one is needed."""
     given = (deliver_at_ms is not None) + (delay_ms is not None)

@@ -26,15 +26,14 @@ from tickwheel.protocol.bodies.base import (
     U32,
     Answer,
     Credit,
-    Ids,
-    Keys,
     Name,
     Priority,
     QueryTimeoutMs,
     Request,
+    Targeted,
+    Timed,
     TimeMs,
     check_one_time,
-    check_target,
 )
 from tickwheel.protocol.errors import BadFrame, BadRequest, TickwheelError, error_from_wire, to_wire
 from tickwheel.protocol.frames import FrameType
@@ -106,30 +105,19 @@ class SetCredit(Request, frozen=True):
     credit: Credit
 
 
-class Cancel(Request, frozen=True):
+class Cancel(Targeted, frozen=True):
     """CANCEL: either ``ids``, or ``topic`` and ``keys``; ``stop``: also end the redelivery of what was delivered."""
 
-    ids: Ids | None = None
-    topic: Name | None = None
-    keys: Keys | None = None
     stop: bool = False
 
-    def __post_init__(self) -> None:
-        check_target(self.ids, self.topic, self.keys)
 
-
-class Reschedule(Request, frozen=True):
+class Reschedule(Timed, frozen=True):
     """RESCHEDULE: the target as in CANCEL; ``deliver_at_ms`` or ``delay_ms``, or ``priority``, or both."""
 
-    ids: Ids | None = None
-    topic: Name | None = None
-    keys: Keys | None = None
-    deliver_at_ms: TimeMs | None = None
-    delay_ms: TimeMs | None = None
     priority: Priority | None = None
 
     def __post_init__(self) -> None:
-        check_target(self.ids, self.topic, self.keys)
+        super().__post_init__()
         check_one_time(self.deliver_at_ms, self.delay_ms, needed=self.priority is None)
 
 

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from tickwheel.protocol.bodies.base import Answer, Name, Request, TimeMs
+from tickwheel.protocol.bodies.base import Answer, Name, Priority, Request, TimeMs
 from tickwheel.protocol.frames import FrameType
+from tickwheel.protocol.limits import MAX_TIME_MS
 
 MAX_TRIGGER_TOKEN: Final = 64
 """Characters."""
 MAX_SCHEDULES: Final = 10_000
 """Of a broker."""
+
+
+_DAY_MS: Final = 86_400_000
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
+_WindowMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=366 * _DAY_MS)]
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring schedule as it is kept and told. Moments are epoch ms, durations ms."""
+
+    name: str
+    topic: str
+    cron: _Text = ""
+    tz: _Text = "UTC"
+    every_ms: TimeMs = 0
+    """In place of ``cron``: a fixed interval, from ``start_ms`` on."""
+    start_ms: TimeMs = 0
+    until_ms: TimeMs = MAX_TIME_MS
+    body: bytes = b""
+    headers: dict[str, Any] = msgspec.field(default_factory=dict)
+    priority: Priority | None = None
+    overlap: Literal["allow", "skip"] = "allow"
+    catch_up: Literal["none", "last", "all"] = "last"
+    window_ms: _WindowMs = 0
+    paused: bool = False
+    last_slot_ms: int = 0
+    """All slots up to here are done with; 0: there was none yet."""
+    sent: int = 0
+    skipped: int = 0
+    """Slots that were left out because the message of the slot before was not done."""
+    missed: int = 0
+    """Slots that passed while the broker was down, and that were not caught up."""
 
 
 class GetSchedules(Request, frozen=True):

@@ -12,13 +12,12 @@ from tickwheel.protocol.bodies.base import (
     Epochs,
     Id,
     Ids,
-    Keys,
     Name,
     Priority,
     Request,
+    Timed,
     TimeMs,
     check_one_time,
-    check_target,
 )
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST, MAX_PARTS_A_TRANSACTION
@@ -84,23 +83,14 @@ class Extend(Request, frozen=True):
         _check_receipts(self.ids, self.epochs)
 
 
-class Redeliver(Request, frozen=True):
+class Redeliver(Timed, frozen=True):
     """REDELIVER: the target as in CANCEL; without a time: at once. ``postpone``: to a later time also what could be
     delivered again by now."""
 
-    ids: Ids | None = None
-    topic: Name | None = None
-    keys: Keys | None = None
     group: Name | None = None
-    deliver_at_ms: TimeMs | None = None
-    delay_ms: TimeMs | None = None
     acked: bool = False
     postpone: bool = False
     keep_attempts: bool = False
-
-    def __post_init__(self) -> None:
-        check_target(self.ids, self.topic, self.keys)
-        check_one_time(self.deliver_at_ms, self.delay_ms, needed=False)
 
 
 class MessageFilter(
@@ -152,19 +142,10 @@ class TransactionAck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_receipts(self.ids, self.epochs)
 
 
-class TransactionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TransactionChange(Timed, frozen=True):
     """Inside a transaction: a cancel, or with a time or a priority a reschedule. The target as in CANCEL."""
 
-    ids: Ids | None = None
-    topic: Name | None = None
-    keys: Keys | None = None
-    deliver_at_ms: TimeMs | None = None
-    delay_ms: TimeMs | None = None
     priority: Priority | None = None
-
-    def __post_init__(self) -> None:
-        check_target(self.ids, self.topic, self.keys)
-        check_one_time(self.deliver_at_ms, self.delay_ms, needed=False)
 
 
 class Transaction(Request, frozen=True):

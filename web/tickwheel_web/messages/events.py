@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from tickwheel.errors import MessageNotFound
 from tickwheel_web.endpoints import Asked, json
-from tickwheel_web.messages.shapes import history_of
+from tickwheel_web.messages.shapes import Event, Events
 
 
 async def get_events(asked: Asked) -> Response:
@@ -14,4 +14,6 @@ async def get_events(asked: Asked) -> Response:
     found = await asked.client.history(id=asked.id, limit=asked.query.limit)
     if found is None:
         raise MessageNotFound
-    return json(history_of(found))
+    return json(
+        Events(str(found.id), found.topic, [Event.of(event) for event in found.events], found.missing)
+    )

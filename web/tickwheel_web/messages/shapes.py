@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tickwheel import BrowsedMessage, MessageHistory, MessageInfo
-from tickwheel.protocol.headers import shown_headers
-from tickwheel_web.bodies import ONE_FORM, TWO_FORMS, Body, shown
+from tickwheel import BrowsedMessage, GroupState, HistoryEvent, MessageInfo
+from tickwheel_web.answers import Answer, answer
+from tickwheel_web.bodies import ONE_FORM, TWO_FORMS, Body, content_of
 from tickwheel_web.filters import Bounds, Filter, States
-from tickwheel_web.shapes import MAX_PAGE, ONE_TIME, Duration, Id, Moment, Priority, Time
+from tickwheel_web.shapes import MAX_PAGE, ONE_TIME, Duration, Id, Priority, Time
 
 
 class Send(Body, forbid_unknown_fields=True, frozen=True):
@@ -115,38 +115,27 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     id: Id | UnsetType = UNSET
 
 
-class GroupOfMessage(msgspec.Struct, frozen=True):
+@answer(GroupState, fields=("group", "state", "epoch", "attempts", "until", "done_at"))
+class GroupOfMessage(Answer, frozen=True):
     """How far one group is with a message."""
 
-    group: str
-    state: str
-    epoch: int
-    attempts: int
-    until: Moment | None
-    done_at: Moment | None
 
-
-class Message(msgspec.Struct, frozen=True):
+@answer(
+    MessageInfo,
+    fields=(
+        "id", "topic", "state", "standing", "key", "order_key", "priority", "deliver_at", "created_at", "headers",
+        "groups", "body_bytes",
+    ),
+    nullable=("key", "order_key"),
+    kinds={"groups": list[GroupOfMessage]},
+    given={"headers": dict[str, Any] | None},
+    has_body=True,
+)  # fmt: skip
+class Message(Answer, frozen=True):
     """A message: its body as `body` (where its content type is JSON), `text` (text) or `base64`; `headers` are null
     where another client wrote what cannot be read. `state`: `scheduled`, `ready` (in its topic), `cancelled`,
     `expired`, `damaged`; `standing`: that, or once it is in its topic how far its groups are: `acked`, `dead`,
     `leased, ready`."""
-
-    id: Id
-    topic: str
-    state: str
-    standing: str
-    key: str | None
-    order_key: str | None
-    priority: int
-    deliver_at: Moment
-    created_at: Moment
-    headers: dict[str, Any] | None
-    groups: list[GroupOfMessage]
-    body_bytes: int
-    body: msgspec.Raw | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    base64: str | UnsetType = UNSET
 
 
 class StateInGroup(msgspec.Struct, frozen=True):
@@ -157,23 +146,28 @@ class StateInGroup(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class MessageRow(msgspec.Struct, frozen=True):
-    """A message in a list, with its body where that was asked for; `headers` as in `Message`."""
+def _states_in_groups(found: MessageInfo | BrowsedMessage) -> list[StateInGroup]:
+    return [
+        StateInGroup(each["group"], each["state"], each["epoch"])
+        if isinstance(each, dict)
+        else StateInGroup(each.group, each.state, each.epoch)
+        for each in found.groups
+    ]
 
-    id: Id
-    state: str
-    standing: str
-    key: str | None
-    order_key: str | None
-    priority: int
-    deliver_at: Moment
-    created_at: Moment
-    headers: dict[str, Any] | None
-    groups: list[StateInGroup]
-    body_bytes: int
-    body: msgspec.Raw | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    base64: str | UnsetType = UNSET
+
+@answer(
+    BrowsedMessage,
+    fields=(
+        "id", "state", "standing", "key", "order_key", "priority", "deliver_at", "created_at", "headers", "groups",
+        "body_bytes",
+    ),
+    nullable=("key", "order_key"),
+    computed={"groups": (list[StateInGroup], _states_in_groups)},
+    given={"headers": dict[str, Any] | None},
+    has_body=True,
+)  # fmt: skip
+class MessageRow(Answer, frozen=True):
+    """A message in a list, with its body where that was asked for; `headers` as in `Message`."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -189,19 +183,15 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
 
 
-class Event(msgspec.Struct, frozen=True):
+@answer(
+    HistoryEvent,
+    fields=("event", "at", "after", "next", "group", "epoch", "error", "level", "computed"),
+    nullable=("group", "error"),
+    sources={"at": "time"},
+)
+class Event(Answer, frozen=True):
     """Something that happened to a message at `at`, or later than `after` where the log does not say when. `next`: when
     it is due, its lease ends, or it goes on. `computed`: it is not in the log, but follows from what is."""
-
-    event: str
-    at: Moment | None
-    after: Moment | None
-    next: Moment | None
-    group: str | None
-    epoch: int
-    error: str | None
-    level: int | None
-    computed: bool
 
 
 class Events(msgspec.Struct, frozen=True):
@@ -223,69 +213,12 @@ class ChangedAll(msgspec.Struct, frozen=True):
 
 def message_of(found: MessageInfo) -> Message:
     """With its body."""
-    headers = shown_headers(found)
-    return Message(
-        id=str(found.id),
-        topic=found.topic,
-        state=found.state,
-        standing=found.standing,
-        key=found.key or None,
-        order_key=found.order_key or None,
-        priority=found.priority,
-        deliver_at=found.deliver_at,
-        created_at=found.created,
-        headers=headers,
-        groups=[
-            GroupOfMessage(one.group, one.state, one.epoch, one.attempts, one.until, one.done)
-            for one in found.groups
-        ],
-        body_bytes=found.body_bytes,
-        **shown(found.body, headers or {}),
-    )
+    return Message.of(found, **content_of(found))
 
 
 def listed_of(found: MessageInfo | BrowsedMessage, *, has_body: bool) -> MessageRow:
     """As it stands in a list."""
-    headers = shown_headers(found)
-    groups = [
-        StateInGroup(one["group"], one["state"], one["epoch"])
-        if isinstance(one, dict)
-        else StateInGroup(one.group, one.state, one.epoch)
-        for one in found.groups
-    ]
-    return MessageRow(
-        id=str(found.id),
-        state=found.state,
-        standing=found.standing,
-        key=found.key or None,
-        order_key=found.order_key or None,
-        priority=found.priority,
-        deliver_at=found.deliver_at,
-        created_at=found.created,
-        headers=headers,
-        groups=groups,
-        body_bytes=found.body_bytes,
-        **(shown(found.body, headers or {}) if has_body else {}),
-    )
-
-
-def history_of(found: MessageHistory) -> Events:
-    """All of it."""
-    events = [
-        Event(
-            event=one.event,
-            at=one.time,
-            after=one.after,
-            next=one.next,
-            group=one.group or None,
-            epoch=one.epoch,
-            error=one.error or None,
-            level=one.level,
-            computed=one.computed,
-        )
-        for one in found.events
-    ]
-    return Events(str(found.id), found.topic, events, found.missing)
+    return MessageRow.of(found, **content_of(found, has_body=has_body))
 
 
 SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {

@@ -7,29 +7,29 @@ from datetime import timedelta
 from starlette.responses import Response
 
 from tickwheel_web.endpoints import Asked, json
-from tickwheel_web.monitoring.shapes import Horizons, figures_of, horizon_of, stats_of, wheel_of
+from tickwheel_web.monitoring.shapes import BrokerFigures, BrokerStats, Horizon, Horizons, WheelPicture
 from tickwheel_web.shapes import duration_of
 
 
 async def get_stats(asked: Asked) -> Response:
     """Of the whole broker."""
-    return json(stats_of(await asked.client.stats()))
+    return json(BrokerStats.of(await asked.client.stats()))
 
 
 async def get_figures(asked: Asked) -> Response:
     """All that it counts."""
-    return json(figures_of(await asked.client.figures()))
+    return json(BrokerFigures.of(await asked.client.figures()))
 
 
 async def get_wheel(asked: Asked) -> Response:
     """With what is due when."""
-    return json(wheel_of(await asked.client.wheel()))
+    return json(WheelPicture.of(await asked.client.wheel()))
 
 
 async def get_forecast(asked: Asked) -> Response:
     """Within each of the durations."""
     found = await asked.client.wheel(horizons=_horizons(asked.query.horizons))
-    return json(Horizons(found.now, [horizon_of(one) for one in found.forecast]))
+    return json(Horizons(found.now, [Horizon.of(one) for one in found.forecast]))
 
 
 def _horizons(text: str) -> list[timedelta]:

@@ -7,14 +7,14 @@ from typing import Literal
 from starlette.responses import Response
 
 from tickwheel_web.endpoints import Asked, json
-from tickwheel_web.monitoring.shapes import LogEntries, log_entry
+from tickwheel_web.monitoring.shapes import LogEntries, LogEntry
 from tickwheel_web.paging import place_cursor, place_in_log
 
 
 async def list_log(asked: Asked) -> Response:
     """From its beginning, or behind a place; asked again with `next`, it is followed."""
     found = await asked.client.events(_start(asked.query.after), limit=asked.query.limit)
-    entries = [log_entry(one) for one in found.events]
+    entries = [LogEntry.of(one) for one in found.events]
     return json(LogEntries(entries, place_cursor(found.next), found.more, found.has_gap))
 
 

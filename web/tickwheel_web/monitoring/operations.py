@@ -11,11 +11,11 @@ from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.monitoring.shapes import (
     AskPurge,
     AuditEntries,
+    AuditEntry,
+    Connection,
     Connections,
     Disconnected,
-    audit_entry,
-    connection_of,
-    purged_of,
+    Purged,
 )
 from tickwheel_web.paging import page
 from tickwheel_web.problems import Refused
@@ -24,7 +24,7 @@ from tickwheel_web.problems import Refused
 async def list_clients(asked: Asked) -> Response:
     """In order of their numbers."""
     rows, following = page(await asked.client.clients(), lambda client: f"{client.id:020}", asked.query)
-    return json(Connections([connection_of(row) for row in rows], following))
+    return json(Connections([Connection.of(row) for row in rows], following))
 
 
 async def disconnect_client(asked: Asked) -> Response:
@@ -40,7 +40,7 @@ async def list_audit(asked: Asked) -> Response:
     after = None if asked.query.after is UNSET else int(asked.query.after)
     found = await asked.client.audit(after=after, limit=asked.query.limit)
     last = found.lines[-1].number if found.lines else after
-    entries = [audit_entry(line) for line in found.lines]
+    entries = [AuditEntry.of(line) for line in found.lines]
     return json(AuditEntries(entries, None if last is None else str(last), found.has_gap))
 
 
@@ -52,4 +52,4 @@ async def purge_messages(asked: Asked) -> Response:
             "This cannot be taken back, and confirm is not given.",
             advice='Add "confirm": "purge" if it is meant, or "dry_run": true.',
         )
-    return json(purged_of(await asked.client.purge(dry_run=wanted.dry_run, wait=wanted.wait)))
+    return json(Purged.of(await asked.client.purge(dry_run=wanted.dry_run, wait=wanted.wait)))

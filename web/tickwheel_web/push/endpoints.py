@@ -14,14 +14,14 @@ from tickwheel_web import reading
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.paging import before_of, page, place_cursor
 from tickwheel_web.push.shapes import (
+    Attempt,
     Attempts,
     ChangedEndpoint,
     DeletedEndpoint,
+    Endpoint,
     Endpoints,
     NewEndpoint,
     TestSent,
-    attempt_of,
-    endpoint_of,
 )
 from tickwheel_web.shapes import PageQuery, duration_of, moment_of, or_none
 
@@ -41,7 +41,7 @@ async def list_endpoints(asked: Asked) -> Response:
     """Those that the token sees."""
     found = await asked.client.endpoints(or_none(asked.query.topic))
     rows, following = page(found, lambda row: row.name, PageQuery(asked.query.limit, asked.query.after))
-    return json(Endpoints([endpoint_of(row) for row in rows], following))
+    return json(Endpoints([Endpoint.of(row) for row in rows], following))
 
 
 async def get_endpoint(asked: Asked) -> Response:
@@ -116,7 +116,7 @@ async def list_attempts(asked: Asked) -> Response:
         asked.path("endpoint"), limit=asked.query.limit, before=before_of(asked.query.after)
     )
     following = None if found.next is None else place_cursor(found.next)
-    return json(Attempts([attempt_of(one) for one in found.attempts], following, found.missing))
+    return json(Attempts([Attempt.of(one) for one in found.attempts], following, found.missing))
 
 
 async def _is_new(asked: Asked, name: str) -> bool:
@@ -127,7 +127,7 @@ async def _is_new(asked: Asked, name: str) -> bool:
     return False
 
 
-def _arguments(given: NewEndpoint | ChangedEndpoint) -> dict[str, Any]:
+def _arguments(given: Struct) -> dict[str, Any]:
     """What is given, as the client takes it. Raises BadTime."""
     found = {name: getattr(given, name) for name in ChangedEndpoint.__struct_fields__}
     found = {name: value for name, value in found.items() if value is not UNSET}
@@ -157,5 +157,5 @@ def _expected_version(asked: Asked) -> int | None:
 
 
 def _answer(found: Found, status: int = 200) -> Response:
-    answer: Struct = endpoint_of(found)
+    answer: Struct = Endpoint.of(found)
     return json(answer, status, {"ETag": f'"{found.version}"'})

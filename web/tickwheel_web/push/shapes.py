@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import Endpoint as Found
 from tickwheel import EndpointAttempt
-from tickwheel.protocol.units import format_duration
+from tickwheel_web.answers import Answer, answer
 from tickwheel_web.bodies import TWO_FORMS, Body
+from tickwheel_web.endpoint_state import EndpointState
 from tickwheel_web.shapes import (
     ONE_TIME,
     Duration,
-    EndpointState,
     Id,
-    Moment,
     Priority,
     Time,
-    endpoint_state,
 )
 
 Format = Literal["binary", "structured", "plain"]
@@ -66,20 +65,21 @@ class NewEndpoint(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
     start_at: Time = UNSET
 
 
-class ChangedEndpoint(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What is to change of an endpoint; null: the default again, of `secrets` a new one."""
-
-    url: Url | UnsetType | None = UNSET
-    allow_urls: _Allowed | UnsetType | None = UNSET
-    secrets: _Secrets | UnsetType | None = UNSET
-    headers: _Headers | UnsetType | None = UNSET
-    format: Format | UnsetType | None = UNSET
-    timeout: Duration | UnsetType | None = UNSET
-    max_in_flight: _InFlight | UnsetType | None = UNSET
-    rate: _Rate | UnsetType | None = UNSET
-    retry_delays: _Delays | UnsetType | None = UNSET
-    give_up_on: _Statuses | UnsetType | None = UNSET
-    may_hold: bool | UnsetType = UNSET
+ChangedEndpoint: Final = msgspec.defstruct(
+    "ChangedEndpoint",
+    [
+        (name, kind if name == "may_hold" else kind | None, UNSET)
+        for name, kind in get_type_hints(NewEndpoint, include_extras=True).items()
+        if name not in ("topic", "start", "start_at")
+    ],
+    namespace={
+        "__doc__": "What is to change of an endpoint; null: the default again, of `secrets` a new one."
+    },
+    module=__name__,
+    forbid_unknown_fields=True,
+    frozen=True,
+    kw_only=True,
+)
 
 
 class ListQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -103,32 +103,20 @@ class DisableQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reason: Annotated[str, Meta(max_length=500)] = ""
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+@answer(
+    Found,
+    fields=(
+        "name", "topic", "group", "url", "allow_urls", "secrets", "headers", "format", "timeout", "max_in_flight",
+        "rate", "retry_delays", "give_up_on", "may_hold", "state", "enabled", "disabled_reason", "disabled_at",
+        "version", "created_at", "changed_at", "is_shortened",
+    ),
+    nullable=("url", "disabled_reason"),
+    sources={"rate": "rate_per_s"},
+    kinds={"state": EndpointState},
+)  # fmt: skip
+class Endpoint(Answer, frozen=True):
     """An endpoint; `group` is the consumer group from which its messages are taken. `is_shortened`: the token may not
     see its secrets, the values of its headers and the path of its URL."""
-
-    name: str
-    topic: str
-    group: str
-    url: str | None
-    allow_urls: list[str]
-    secrets: list[str]
-    headers: dict[str, str]
-    format: Format
-    timeout: str
-    max_in_flight: int
-    rate: float | None
-    retry_delays: list[str]
-    give_up_on: list[int]
-    may_hold: bool
-    state: EndpointState
-    enabled: bool
-    disabled_reason: str | None
-    disabled_at: Moment | None
-    version: int
-    created_at: Moment
-    changed_at: Moment
-    is_shortened: bool
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -153,25 +141,27 @@ class TestSent(msgspec.Struct, frozen=True):
     id: Id
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+def _lateness_ms(found: EndpointAttempt) -> int | None:
+    return None if found.lateness is None else found.lateness // timedelta(milliseconds=1)
+
+
+@answer(
+    EndpointAttempt,
+    fields=(
+        "id", "attempt", "at", "due_at", "lateness_ms", "outcome", "settled_at", "status", "error", "next", "is_test",
+    ),
+    nullable=("id", "error"),
+    sources={"attempt": "number", "at": "time"},
+    kinds={"outcome": Literal["leased", "acked", "nacked", "dead", "returned", "lease_ended"]},
+    computed={"lateness_ms": (int | None, _lateness_ms)},
+)  # fmt: skip
+class Attempt(Answer, frozen=True):
     """A delivery to an endpoint. `id`: of the message; null: it has been purged since. `attempt`: which one it was,
     from 1; null: none, or it is not known. `outcome`: leased (it is under way, or held), acked, nacked (it was not
     taken, and goes on at `next`), dead (not taken, and given up), returned (it was no attempt), lease_ended (nothing
     was heard of it). `status`, `error`: what was answered, or why nothing was; of acked ones it is not kept. `due_at`:
     when it should have been, null where that is not known; `lateness_ms`: from then to `at`. `is_test`: it is not tried
     again, whatever came of it."""
-
-    id: Id | None
-    attempt: int | None
-    at: Moment | None
-    due_at: Moment | None
-    lateness_ms: int | None
-    outcome: Literal["leased", "acked", "nacked", "dead", "returned", "lease_ended"]
-    settled_at: Moment | None
-    status: int | None
-    error: str | None
-    next: Moment | None
-    is_test: bool
 
 
 class Attempts(msgspec.Struct, frozen=True):
@@ -206,48 +196,3 @@ SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
     HttpTask: {"not": {"anyOf": [ONE_TIME, *TWO_FORMS]}},
 }
 """Of their schemas, what msgspec cannot say."""
-
-
-def attempt_of(found: EndpointAttempt) -> Attempt:
-    """As it stands in a list."""
-    return Attempt(
-        id=str(found.id) if found.id else None,
-        attempt=found.number,
-        at=found.time,
-        due_at=found.due,
-        lateness_ms=None if found.lateness is None else round(found.lateness.total_seconds() * 1_000),
-        outcome=found.outcome,  # type: ignore[arg-type]
-        settled_at=found.settled,
-        status=found.status,
-        error=found.error or None,
-        next=found.next,
-        is_test=found.is_test,
-    )
-
-
-def endpoint_of(found: Found) -> Endpoint:
-    """As it stands in a list."""
-    return Endpoint(
-        name=found.name,
-        topic=found.topic,
-        group=found.group,
-        url=found.url or None,
-        allow_urls=found.allow_urls,
-        secrets=found.secrets,
-        headers=found.headers,
-        format=found.format,
-        timeout=format_duration(found.timeout_ms),
-        max_in_flight=found.max_in_flight,
-        rate=found.rate_per_s,
-        retry_delays=[format_duration(delay_ms) for delay_ms in found.retry_delays_ms],
-        give_up_on=found.give_up_on,
-        may_hold=found.may_hold,
-        state=endpoint_state(found.state),
-        enabled=found.enabled,
-        disabled_reason=found.disabled_reason or None,
-        disabled_at=found.disabled,
-        version=found.version,
-        created_at=found.created,
-        changed_at=found.changed,
-        is_shortened=found.is_shortened,
-    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import Schedule as Found
-from tickwheel.protocol.units import format_duration
+from tickwheel_web.answers import Answer, answer
 from tickwheel_web.bodies import ONE_FORM, TWO_FORMS, Body, shown
 from tickwheel_web.shapes import Duration, Id, Moment, Priority, Time, TopicName
 
@@ -76,33 +77,26 @@ class Preview(msgspec.Struct, frozen=True):
     skipped: list[str]
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+def _end(found: Found) -> datetime | None:
+    return found.until if found.until.year < NEVER_YEAR else None
+
+
+@answer(
+    Found,
+    fields=(
+        "name", "topic", "cron", "tz", "every", "start", "until", "headers", "priority", "overlap", "catch_up",
+        "window", "paused", "sent", "skipped", "missed", "last", "next", "trouble",
+    ),
+    nullable=("cron", "every", "window", "trouble"),
+    sources={"last": "last_slot"},
+    kinds={"topic": TopicName, "overlap": Overlap, "catch_up": CatchUp},
+    computed={"until": (Moment | None, _end)},
+    has_body=True,
+)  # fmt: skip
+class Schedule(Answer, frozen=True):
     """A schedule, and how far it is. `skipped`: times that were left out because the message before was not done;
     `missed`: those that passed while the broker was down, and that were not caught up; `trouble`: why what is due
     cannot be sent; `next`: its next times, none while it is paused."""
-
-    name: str
-    topic: TopicName
-    cron: str | None
-    tz: str
-    every: str | None
-    start: Moment
-    until: Moment | None
-    headers: dict[str, Any]
-    priority: int | None
-    overlap: Overlap
-    catch_up: CatchUp
-    window: str | None
-    paused: bool
-    sent: int
-    skipped: int
-    missed: int
-    last: Moment | None
-    next: list[Moment]
-    trouble: str | None
-    body: msgspec.Raw | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    base64: str | UnsetType = UNSET
 
 
 class Schedules(msgspec.Struct, frozen=True):
@@ -143,25 +137,4 @@ SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
 
 def schedule_of(found: Found) -> Schedule:
     """With its body as its content type says."""
-    return Schedule(
-        name=found.name,
-        topic=found.topic,
-        cron=found.cron or None,
-        tz=found.tz,
-        every=format_duration(found.every_ms) if found.every_ms else None,
-        start=found.start,
-        until=found.until if found.until.year < NEVER_YEAR else None,
-        headers=found.headers,
-        priority=found.priority,
-        overlap=found.overlap,  # type: ignore[arg-type]
-        catch_up=found.catch_up,  # type: ignore[arg-type]
-        window=format_duration(found.window_ms) if found.window_ms else None,
-        paused=found.paused,
-        sent=found.sent,
-        skipped=found.skipped,
-        missed=found.missed,
-        last=found.last_slot,
-        next=found.next,
-        trouble=found.trouble or None,
-        **shown(found.body, found.headers),
-    )
+    return Schedule.of(found, **shown(found.body, found.headers))

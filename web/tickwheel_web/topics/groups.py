@@ -14,19 +14,19 @@ from tickwheel_web import reading
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.paging import page
 from tickwheel_web.shapes import Time, duration_of
-from tickwheel_web.topics.shapes import Backlog, ChangedGroup, Groups, NewGroup, Seek, group_of
+from tickwheel_web.topics.shapes import Backlog, ChangedGroup, Group, Groups, NewGroup, Seek
 
 
 async def list_groups(asked: Asked) -> Response:
     """Those of one topic."""
     found = await asked.client.groups(asked.path("topic"))
     rows, following = page(found, lambda group: group.name, asked.query)
-    return json(Groups([group_of(row) for row in rows], following))
+    return json(Groups([Group.of(row) for row in rows], following))
 
 
 async def get_group(asked: Asked) -> Response:
     """How far it is."""
-    return json(group_of(await asked.client.group(asked.path("topic"), asked.path("group"))))
+    return json(Group.of(await asked.client.group(asked.path("topic"), asked.path("group"))))
 
 
 async def put_group(asked: Asked) -> Response:
@@ -42,14 +42,14 @@ async def put_group(asked: Asked) -> Response:
             ignore_ordering_keys=given.ignore_ordering_keys,
         )
         with suppress(UnknownGroup):  # it was deleted meanwhile
-            return json(group_of(await asked.client.group(topic, name)), 201 if is_new else 200)
+            return json(Group.of(await asked.client.group(topic, name)), 201 if is_new else 200)
 
 
 async def change_group(asked: Asked) -> Response:
     """Subscribers stay."""
     topic, name, given = asked.path("topic"), asked.path("group"), reading.decode(ChangedGroup, asked.body)
     await asked.client.set_group(topic, name, ignore_ordering_keys=given.ignore_ordering_keys)
-    return json(group_of(await asked.client.group(topic, name)))
+    return json(Group.of(await asked.client.group(topic, name)))
 
 
 async def seek_group(asked: Asked) -> Response:

@@ -10,15 +10,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel.protocol.units import format_duration
 from tickwheel.stats import GroupStats, TopicInfo, TopicStats
-from tickwheel_web.shapes import (
-    Duration,
-    EndpointState,
-    Moment,
-    Priority,
-    Time,
-    duration_of,
-    endpoint_state,
-)
+from tickwheel_web.answers import Answer, answer
+from tickwheel_web.endpoint_state import EndpointState
+from tickwheel_web.shapes import Duration, Moment, Priority, Time, duration_of
 
 _Duration = Duration | None | UnsetType
 _Count = Annotated[int, Meta(ge=0)] | None | UnsetType
@@ -83,66 +77,82 @@ class Seek(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     to_time: Time = UNSET
 
 
-class Group(msgspec.Struct, frozen=True):
+def _created(found: GroupStats) -> datetime | None:
+    return found.created if found.created_ms else None
+
+
+@answer(
+    GroupStats,
+    fields=(
+        "name", "delivered", "acked", "leased", "backlog", "dead", "subscribers", "created_at", "last_read_at",
+        "ephemeral", "ignores_ordering_keys", "endpoint_state",
+    ),
+    nullable=("ephemeral",),
+    kinds={"endpoint_state": EndpointState | None},
+    computed={"created_at": (Moment | None, _created)},
+)  # fmt: skip
+class Group(Answer, frozen=True):
     """A consumer group."""
 
-    name: str
-    delivered: int
-    acked: int
-    leased: int
-    backlog: int
-    dead: int
-    subscribers: int
-    created_at: Moment | None
-    last_read_at: Moment | None
-    ephemeral: str | None
-    ignores_ordering_keys: bool
-    endpoint_state: EndpointState | None
-    """Of the push endpoint that it belongs to."""
+
+def _names_of_groups(found: TopicStats) -> list[str]:
+    return [group.name for group in found.groups]
 
 
-class TopicRow(msgspec.Struct, frozen=True):
+@answer(
+    TopicStats,
+    fields=("name", "messages", "scheduled", "ready", "cancelled", "paused", "shard_of", "groups"),
+    nullable=("shard_of",),
+    computed={"groups": (list[str], _names_of_groups)},
+)
+class TopicRow(Answer, frozen=True):
     """A topic in a list."""
 
-    name: str
-    messages: int
-    scheduled: int
-    ready: int
-    cancelled: int
-    paused: bool
-    shard_of: str | None
-    groups: list[str]
+
+_DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
+
+TopicSettings: Final = msgspec.defstruct(
+    "TopicSettings",
+    [
+        (name, (str if name in _DURATIONS else float if name == "rate" else int) | UnsetType, UNSET)
+        for name in Settings.__struct_fields__
+    ],
+    namespace={"__doc__": "Settings of a topic, as they are; 0 where there is no limit."},
+    module=__name__,
+    frozen=True,
+)
 
 
-class TopicSettings(msgspec.Struct, frozen=True):
-    """Settings of a topic, as they are; 0 where there is no limit."""
-
-    ack_wait: str | UnsetType = UNSET
-    min_backoff: str | UnsetType = UNSET
-    max_backoff: str | UnsetType = UNSET
-    purge_after: str | UnsetType = UNSET
-    retention: str | UnsetType = UNSET
-    spread: str | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
-    batch_size: int | UnsetType = UNSET
-    cache_size: int | UnsetType = UNSET
-    priority: int | UnsetType = UNSET
-    rate: float | UnsetType = UNSET
-    max_body_bytes: int | UnsetType = UNSET
+def _settings(values: dict[str, int | float]) -> msgspec.Struct:
+    """Settings by their wire names, with durations as texts."""
+    texts = {
+        name.removesuffix("_ms"): format_duration(int(value)) if name.endswith("_ms") else value
+        for name, value in values.items()
+    }
+    known: dict[str, Any] = {name: texts[name] for name in TopicSettings.__struct_fields__ if name in texts}
+    return TopicSettings(**known)
 
 
-class Topic(msgspec.Struct, frozen=True):
+@answer(
+    TopicInfo,
+    fields=(
+        "name",
+        "created_at",
+        "paused",
+        "shards",
+        "settings",
+        "effective",
+        "messages",
+        "scheduled",
+        "ready",
+    ),
+    computed={
+        "settings": (TopicSettings, lambda found: _settings(found.settings)),
+        "effective": (TopicSettings, lambda found: _settings(found.effective)),
+    },
+)
+class Topic(Answer, frozen=True):
     """A topic with its settings: `settings` are its own, `effective` those that hold."""
-
-    name: str
-    created_at: Moment
-    paused: bool
-    shards: list[str]
-    settings: TopicSettings
-    effective: TopicSettings
-    messages: int
-    scheduled: int
-    ready: int
 
 
 class Topics(msgspec.Struct, frozen=True):
@@ -180,8 +190,6 @@ SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
 }
 """Of their schemas, what msgspec cannot say."""
 
-_DURATIONS: Final = ("ack_wait", "min_backoff", "max_backoff", "purge_after", "retention", "spread")
-
 
 def settings_of(given: Settings) -> tuple[dict[str, Any], list[str]]:
     """As the client takes them: those that are set, and those that are unset. Raises BadTime."""
@@ -194,63 +202,3 @@ def settings_of(given: Settings) -> tuple[dict[str, Any], list[str]]:
         if value is not None
     }
     return values, [name for name, value in fields.items() if value is None]
-
-
-def _moment(time_ms: int, moment: datetime | None) -> datetime | None:
-    return moment if time_ms else None
-
-
-def group_of(found: GroupStats) -> Group:
-    """As it stands in a list."""
-    return Group(
-        name=found.name,
-        delivered=found.delivered,
-        acked=found.acked,
-        leased=found.leased,
-        backlog=found.backlog,
-        dead=found.dead,
-        subscribers=found.subscribers,
-        created_at=_moment(found.created_ms, found.created),
-        last_read_at=found.last_read,
-        ephemeral=format_duration(found.ephemeral_ms) if found.ephemeral_ms else None,
-        ignores_ordering_keys=found.ignores_ordering_keys,
-        endpoint_state=None if found.endpoint_state is None else endpoint_state(found.endpoint_state),
-    )
-
-
-def topic_row(found: TopicStats) -> TopicRow:
-    """As it stands in a list."""
-    return TopicRow(
-        name=found.name,
-        messages=found.messages,
-        scheduled=found.scheduled,
-        ready=found.ready,
-        cancelled=found.cancelled,
-        paused=found.paused,
-        shard_of=found.shard_of or None,
-        groups=[group.name for group in found.groups],
-    )
-
-
-def topic_of(found: TopicInfo) -> Topic:
-    """With its settings, whose durations are texts."""
-    return Topic(
-        name=found.name,
-        created_at=found.created,
-        paused=found.paused,
-        shards=found.shards,
-        settings=_settings(found.settings),
-        effective=_settings(found.effective),
-        messages=found.messages,
-        scheduled=found.scheduled,
-        ready=found.ready,
-    )
-
-
-def _settings(values: dict[str, int | float]) -> TopicSettings:
-    texts = {
-        name.removesuffix("_ms"): format_duration(int(value)) if name.endswith("_ms") else value
-        for name, value in values.items()
-    }
-    known: dict[str, Any] = {name: texts[name] for name in TopicSettings.__struct_fields__ if name in texts}
-    return TopicSettings(**known)

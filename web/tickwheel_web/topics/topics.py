@@ -12,22 +12,22 @@ from tickwheel_web.topics.shapes import (
     ChangedTopic,
     DeletedTopic,
     NewTopic,
+    Topic,
+    TopicRow,
     Topics,
     settings_of,
-    topic_of,
-    topic_row,
 )
 
 
 async def list_topics(asked: Asked) -> Response:
     """Those that the token sees."""
     rows, following = page(await asked.client.topics(), lambda topic: topic.name, asked.query)
-    return json(Topics([topic_row(row) for row in rows], following))
+    return json(Topics([TopicRow.of(row) for row in rows], following))
 
 
 async def get_topic(asked: Asked) -> Response:
     """With its settings."""
-    return json(topic_of(await asked.client.topic(asked.path("topic"))))
+    return json(Topic.of(await asked.client.topic(asked.path("topic"))))
 
 
 async def put_topic(asked: Asked) -> Response:
@@ -40,7 +40,7 @@ async def put_topic(asked: Asked) -> Response:
         status = 200
     except (UnknownTopic, Forbidden):  # who may not, hears it of what follows
         status = 201
-    return json(topic_of(await asked.client.create_topic(name, shards=shards, **values)), status)
+    return json(Topic.of(await asked.client.create_topic(name, shards=shards, **values)), status)
 
 
 async def change_topic(asked: Asked) -> Response:
@@ -48,7 +48,7 @@ async def change_topic(asked: Asked) -> Response:
     values, unset = settings_of(reading.decode(ChangedTopic, asked.body).settings)
     if not values and not unset:
         raise BadArgument("There is no setting to change.", advice="Give one, or null for the broker's.")
-    return json(topic_of(await asked.client.set_topic(asked.path("topic"), unset=unset, **values)))
+    return json(Topic.of(await asked.client.set_topic(asked.path("topic"), unset=unset, **values)))
 
 
 async def delete_topic(asked: Asked) -> Response:
@@ -59,9 +59,9 @@ async def delete_topic(asked: Asked) -> Response:
 
 async def pause_topic(asked: Asked) -> Response:
     """Nothing is delivered until it is resumed."""
-    return json(topic_of(await asked.client.pause_topic(asked.path("topic"))))
+    return json(Topic.of(await asked.client.pause_topic(asked.path("topic"))))
 
 
 async def resume_topic(asked: Asked) -> Response:
     """It is delivered again."""
-    return json(topic_of(await asked.client.resume_topic(asked.path("topic"))))
+    return json(Topic.of(await asked.client.resume_topic(asked.path("topic"))))

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import BrowsedMessage
-from tickwheel.protocol.headers import shown_headers
 from tickwheel.stats import datetime_of
-from tickwheel_web.bodies import ONE_FORM, shown
+from tickwheel_web.answers import Answer, answer
+from tickwheel_web.bodies import ONE_FORM, content_of
 from tickwheel_web.messages.shapes import Send
 from tickwheel_web.shapes import MAX_PAGE, ONE_TIME, Duration, Id, Moment, Priority, Time, TopicName
 
@@ -80,22 +80,26 @@ class PreparedQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     after: Annotated[str, Meta(description="`next` of the part before")] = ""
 
 
-class PreparedMessage(msgspec.Struct, frozen=True):
+@answer(
+    BrowsedMessage,
+    fields=(
+        "id",
+        "topic",
+        "key",
+        "order_key",
+        "priority",
+        "deliver_at",
+        "created_at",
+        "headers",
+        "body_bytes",
+    ),
+    nullable=("key", "order_key"),
+    given={"topic": TopicName, "deliver_at": Moment | None, "headers": dict[str, Any] | None},
+    has_body=True,
+)
+class PreparedMessage(Answer, frozen=True):
     """A message that waits to be committed or aborted, and when it is to be delivered then. `headers` are null where
     another client wrote what cannot be read."""
-
-    id: Id
-    topic: TopicName
-    key: str | None
-    order_key: str | None
-    priority: int
-    deliver_at: Moment | None
-    created_at: Moment
-    headers: dict[str, Any] | None
-    body_bytes: int
-    body: msgspec.Raw | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    base64: str | UnsetType = UNSET
 
 
 class PreparedMessages(msgspec.Struct, frozen=True):
@@ -143,18 +147,8 @@ SAID_BY_HAND: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
 
 def prepared_of(found: BrowsedMessage, topic: str) -> PreparedMessage:
     """As it stands in a list: as it will be, without the broker's own header."""
-    headers = shown_headers(found)
-    own = None if headers is None else headers.pop(PREPARED_HEADER, None)
+    content = content_of(found)
+    own = (content["headers"] or {}).pop(PREPARED_HEADER, None)
     time_ms = own.get("deliver_at_ms") if isinstance(own, dict) else None
-    return PreparedMessage(
-        id=str(found.id),
-        topic=topic,
-        key=found.key or None,
-        order_key=found.order_key or None,
-        priority=found.priority,
-        deliver_at=datetime_of(time_ms) if isinstance(time_ms, int) and time_ms > 0 else None,
-        created_at=found.created,
-        headers=headers,
-        body_bytes=found.body_bytes,
-        **shown(found.body, headers or {}),
-    )
+    due = datetime_of(time_ms) if isinstance(time_ms, int) and time_ms > 0 else None
+    return PreparedMessage.of(found, topic=topic, deliver_at=due, **content)

@@ -16,6 +16,9 @@ from pathlib import Path
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 << 30
 """What a run may need at a time. Where memory has less, it goes to the disk."""
+SHORT = Path("/tmp")
+MOST_PATH_BYTES = 12
+"""Of the folder for temporary files: a longer name leaves too little of the 108 bytes that the path of a socket has."""
 _PREFIX = "tickwheel-tests-"
 _LOCK = "lock"
 
@@ -24,7 +27,7 @@ class RunFolder:
     """Of the process that starts the workers, which have it for their temporary files, too."""
 
     def __init__(self, *, may_be_memory: bool) -> None:
-        place = MEMORY if may_be_memory and _has_room(MEMORY) else Path(tempfile.gettempdir())
+        place = MEMORY if may_be_memory and _has_room(MEMORY) else _on_disk()
         for other in place.glob(f"{_PREFIX}{os.getuid()}-*"):
             _remove_unless_running(other)
         made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{os.getuid()}-", dir=place))
@@ -47,6 +50,13 @@ class RunFolder:
         if folder is not None:
             os.environ["TMPDIR"] = folder
         tempfile.tempdir = None  # it is asked for again
+
+
+def _on_disk() -> Path:
+    """The folder for temporary files, unless its name is long and another folder will do."""
+    place = Path(tempfile.gettempdir())
+    is_long = len(os.fsencode(place)) > MOST_PATH_BYTES
+    return SHORT if is_long and os.access(SHORT, os.W_OK | os.X_OK) else place
 
 
 def _has_room(place: Path) -> bool:

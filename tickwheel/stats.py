@@ -5,36 +5,21 @@ Times are epoch milliseconds (UTC), sizes are bytes.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
+from tickwheel._moments import datetime_of as datetime_of
+from tickwheel._moments import length, moment, moment_or_none
 from tickwheel.protocol import endpoint_states
 from tickwheel.protocol.bodies.admin import PurgeOk
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEAR: Final = timedelta(hours=12)
 _SOON: Final = timedelta(minutes=2)
 
 
-def datetime_of(time_ms: int) -> datetime:
-    """Epoch milliseconds as an aware datetime in UTC; what lies beyond the year 9999 is its last microsecond."""
-    try:
-        return _EPOCH + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
-
-
-class Stats(msgspec.Struct, frozen=True):
-    """The state of a broker at ``now_ms``, its own clock.
-
-    Counters start with the data directory, not the process.
-    """
-
-    now_ms: int
-    tick_ms: int
-    """How far the wheel has turned; ``now_ms - tick_ms`` is what it still has to catch up with."""
+class _Counts(msgspec.Struct, frozen=True):
     messages: int
     """All that ever came."""
     scheduled: int
@@ -46,6 +31,17 @@ class Stats(msgspec.Struct, frozen=True):
     acked: int
     leased: int
     """Delivered, and neither acked nor back in the queue."""
+
+
+class Stats(_Counts, frozen=True):
+    """The state of a broker at ``now_ms``, its own clock.
+
+    Counters start with the data directory, not the process.
+    """
+
+    now_ms: int
+    tick_ms: int
+    """How far the wheel has turned; ``now_ms - tick_ms`` is what it still has to catch up with."""
     topics: int
     groups: int
     connections: int
@@ -62,20 +58,9 @@ class Stats(msgspec.Struct, frozen=True):
     refusals: dict[str, int] = msgspec.field(default_factory=dict)
     """By error code: what was refused to clients since the broker started."""
 
-    @property
-    def now(self) -> datetime:
-        """``now_ms`` as a datetime."""
-        return datetime_of(self.now_ms)
-
-    @property
-    def tick(self) -> datetime:
-        """``tick_ms`` as a datetime."""
-        return datetime_of(self.tick_ms)
-
-    @property
-    def uptime(self) -> timedelta:
-        """``uptime_ms`` as a timedelta."""
-        return timedelta(milliseconds=self.uptime_ms)
+    now = moment("now_ms")
+    tick = moment("tick_ms")
+    uptime = length("uptime_ms")
 
 
 class EndpointState(endpoint_states.EndpointState, frozen=True, kw_only=True):
@@ -87,15 +72,8 @@ class EndpointState(endpoint_states.EndpointState, frozen=True, kw_only=True):
         """``name`` as people read it."""
         return self.name.replace("_", " ")
 
-    @property
-    def since(self) -> datetime | None:
-        """``since_ms`` as a datetime; None: it is not known."""
-        return datetime_of(self.since_ms) if self.since_ms else None
-
-    @property
-    def next(self) -> datetime | None:
-        """``next_ms`` as a datetime; None: it is not known."""
-        return datetime_of(self.next_ms) if self.next_ms else None
+    since = moment_or_none("since_ms", "``since_ms`` as a datetime; None: it is not known.")
+    next = moment_or_none("next_ms", "``next_ms`` as a datetime; None: it is not known.")
 
     def text(self, now: datetime) -> str:
         """All of it in one line, with times in UTC.
@@ -152,20 +130,9 @@ class GroupStats(msgspec.Struct, frozen=True):
         bear it: what there is to say of that, ``endpoint_state`` says."""
         return bool(self.backlog and not self.subscribers and not self.leased and self.endpoint_state is None)
 
-    @property
-    def created(self) -> datetime:
-        """``created_ms`` as a datetime."""
-        return datetime_of(self.created_ms)
-
-    @property
-    def last_read(self) -> datetime | None:
-        """``last_read_ms`` as a datetime."""
-        return datetime_of(self.last_read_ms) if self.last_read_ms else None
-
-    @property
-    def ephemeral(self) -> timedelta:
-        """``ephemeral_ms`` as a timedelta."""
-        return timedelta(milliseconds=self.ephemeral_ms)
+    created = moment("created_ms")
+    last_read = moment_or_none("last_read_ms")
+    ephemeral = length("ephemeral_ms")
 
 
 class GroupInfo(GroupStats, frozen=True, kw_only=True):
@@ -206,10 +173,7 @@ class TopicInfo(_TopicCounts, frozen=True):
     effective: dict[str, int | float]
     """What holds: that, or the broker's settings."""
 
-    @property
-    def created(self) -> datetime:
-        """``created_ms`` as a datetime."""
-        return datetime_of(self.created_ms)
+    created = moment("created_ms")
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -260,16 +224,9 @@ class TopicFigures(_TopicCounts, frozen=True):
     groups: list[GroupFigures] = msgspec.field(default_factory=list)
 
 
-class FigureTotals(msgspec.Struct, frozen=True):
+class FigureTotals(_Counts, frozen=True):
     """Of all topics and groups together. ``messages``, ``cancelled``, and those of deliveries only grow."""
 
-    messages: int
-    scheduled: int
-    ready: int
-    cancelled: int
-    delivered: int
-    acked: int
-    leased: int
     dead: int
     redelivered: int
     backlog: int
@@ -291,15 +248,8 @@ class Figures(msgspec.Struct, frozen=True):
     """Since ``started_ms``, in the unit that the name ends with."""
     topics: list[TopicFigures] = msgspec.field(default_factory=list)
 
-    @property
-    def now(self) -> datetime:
-        """``now_ms`` as a datetime."""
-        return datetime_of(self.now_ms)
-
-    @property
-    def started(self) -> datetime:
-        """``started_ms`` as a datetime."""
-        return datetime_of(self.started_ms)
+    now = moment("now_ms")
+    started = moment("started_ms")
 
 
 class ClientSubscription(msgspec.Struct, frozen=True):
@@ -325,10 +275,7 @@ class ClientFetches(msgspec.Struct, frozen=True):
     since_ms: int
     """When the first of them began to wait."""
 
-    @property
-    def since(self) -> datetime:
-        """``since_ms`` as a datetime."""
-        return datetime_of(self.since_ms)
+    since = moment("since_ms")
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -354,10 +301,7 @@ class ClientInfo(msgspec.Struct, frozen=True):
     more_fetches: int = 0
     """How many wait for messages of other groups."""
 
-    @property
-    def since(self) -> datetime:
-        """``since_ms`` as a datetime."""
-        return datetime_of(self.since_ms)
+    since = moment("since_ms")
 
 
 class AuditLine(msgspec.Struct, frozen=True):
@@ -404,10 +348,7 @@ class WheelLevel(msgspec.Struct, frozen=True):
     timers: int
     heat: list[int]
 
-    @property
-    def slot(self) -> timedelta:
-        """``slot_ms`` as a timedelta."""
-        return timedelta(milliseconds=self.slot_ms)
+    slot = length("slot_ms")
 
 
 class Forecast(msgspec.Struct, frozen=True):
@@ -422,10 +363,7 @@ class Forecast(msgspec.Struct, frozen=True):
     leases: int | None = None
     """Deliveries whose lease ends unless it is acked or extended, and waits for redelivery that end."""
 
-    @property
-    def until(self) -> datetime:
-        """``until_ms`` as a datetime."""
-        return datetime_of(self.until_ms)
+    until = moment("until_ms")
 
 
 class Wheel(msgspec.Struct, frozen=True):
@@ -440,12 +378,5 @@ class Wheel(msgspec.Struct, frozen=True):
     gone: int = 0
     """How many timers will do nothing."""
 
-    @property
-    def tick(self) -> datetime:
-        """``tick_ms`` as a datetime."""
-        return datetime_of(self.tick_ms)
-
-    @property
-    def now(self) -> datetime:
-        """``now_ms`` as a datetime."""
-        return datetime_of(self.now_ms)
+    tick = moment("tick_ms")
+    now = moment("now_ms")

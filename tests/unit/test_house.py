@@ -47,7 +47,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"node"},
     ],
     "tickwheel": [
-        {"protocol", "look"},
+        {"protocol", "look", "_moments"},
         {"errors", "stats"},
         {"client", "watching"},
         {"client.consumer", "_blocking"},

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from tickwheel import sync
+from tickwheel._moments import datetime_of
 from tickwheel.celery.keys import task_keys
 from tickwheel.celery.slots import mark_of, slot_of
 from tickwheel.celery.transport.envelope import ID_HEADER, TASK_HEADER, decode
@@ -19,7 +20,6 @@ from tickwheel.client.results import CancelResult, RescheduleResult
 from tickwheel.errors import Forbidden, UnknownTopic
 from tickwheel.protocol.headers import readable_headers
 from tickwheel.protocol.message_states import NOT_DONE
-from tickwheel.stats import datetime_of
 
 _BROWSED: Final = 1_000
 _BODY_BYTES: Final = 65_536

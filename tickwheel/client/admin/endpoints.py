@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from math import ceil
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tickwheel._moments import length, moment, moment_or_none
 from tickwheel.client.admin.history import place_in_log
 from tickwheel.client.admin.query import query_seconds
 from tickwheel.client.checks import flag, listed, shown, text, whole
@@ -39,7 +40,7 @@ from tickwheel.protocol.endpoint_states import MAX_REASON_CHARS, ToldState
 from tickwheel.protocol.errors import BadArgument, BadEndpoint, UrlNotAllowed
 from tickwheel.protocol.limits import MAX_ATTEMPTS, MAX_ID
 from tickwheel.protocol.targets import target_headers, target_urls
-from tickwheel.stats import EndpointState, datetime_of
+from tickwheel.stats import EndpointState
 
 _STATUS: Final = re.compile(r"HTTP (\d{3})\b")
 
@@ -58,30 +59,16 @@ class Endpoint(bodies.SeenEndpoint, frozen=True, kw_only=True):
         """The consumer group of ``topic`` from which its messages are taken."""
         return GROUP_PREFIX + self.name
 
-    @property
-    def timeout(self) -> timedelta:
-        """``timeout_ms`` as a timedelta."""
-        return timedelta(milliseconds=self.timeout_ms)
+    timeout = length("timeout_ms")
 
     @property
     def retry_delays(self) -> list[timedelta]:
         """``retry_delays_ms`` as timedeltas."""
         return [timedelta(milliseconds=delay_ms) for delay_ms in self.retry_delays_ms]
 
-    @property
-    def disabled(self) -> datetime | None:
-        """``disabled_ms`` as a datetime; None: it is enabled."""
-        return datetime_of(self.disabled_ms) if self.disabled_ms else None
-
-    @property
-    def created(self) -> datetime:
-        """``created_ms`` as a datetime."""
-        return datetime_of(self.created_ms)
-
-    @property
-    def changed(self) -> datetime:
-        """``changed_ms`` as a datetime."""
-        return datetime_of(self.changed_ms)
+    disabled = moment_or_none("disabled_ms", "``disabled_ms`` as a datetime; None: it is enabled.")
+    created = moment("created_ms")
+    changed = moment("changed_ms")
 
 
 class EndpointList(NamedTuple):
@@ -159,25 +146,10 @@ class EndpointAttempt(msgspec.Struct, frozen=True, kw_only=True):
         found = _STATUS.match(self.error)
         return None if found is None else int(found[1])
 
-    @property
-    def time(self) -> datetime | None:
-        """``time_ms`` as a datetime."""
-        return None if self.time_ms is None else datetime_of(self.time_ms)
-
-    @property
-    def due(self) -> datetime | None:
-        """``due_ms`` as a datetime."""
-        return None if self.due_ms is None else datetime_of(self.due_ms)
-
-    @property
-    def settled(self) -> datetime | None:
-        """``settled_ms`` as a datetime."""
-        return None if self.settled_ms is None else datetime_of(self.settled_ms)
-
-    @property
-    def next(self) -> datetime | None:
-        """``next_ms`` as a datetime."""
-        return None if self.next_ms is None else datetime_of(self.next_ms)
+    time = moment_or_none("time_ms", none=None)
+    due = moment_or_none("due_ms", none=None)
+    settled = moment_or_none("settled_ms", none=None)
+    next = moment_or_none("next_ms", none=None)
 
     @property
     def lateness(self) -> timedelta | None:

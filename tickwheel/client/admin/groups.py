@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, overload
 
 import msgspec
 
+from tickwheel._moments import moment, moment_or_none
 from tickwheel.client.checks import flag, many_ids, many_keys, one_id, one_key
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.headers import headers_of
@@ -28,7 +28,7 @@ from tickwheel.protocol.bodies.groups import (
     SetGroupOk,
 )
 from tickwheel.protocol.errors import BadArgument, RemoteProtocolError, UnknownGroup
-from tickwheel.stats import GroupInfo, datetime_of
+from tickwheel.stats import GroupInfo
 
 
 class GroupState(msgspec.Struct, frozen=True):
@@ -47,15 +47,8 @@ class GroupState(msgspec.Struct, frozen=True):
     done_ms: int
     """When it was acked or given up; 0: it was not."""
 
-    @property
-    def until(self) -> datetime | None:
-        """``until_ms`` as a datetime."""
-        return datetime_of(self.until_ms) if self.until_ms else None
-
-    @property
-    def done(self) -> datetime | None:
-        """``done_ms`` as a datetime."""
-        return datetime_of(self.done_ms) if self.done_ms else None
+    until = moment_or_none("until_ms")
+    done = moment_or_none("done_ms")
 
 
 def standing(state: str, in_groups: Iterable[str]) -> str:
@@ -90,15 +83,8 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 0
     headers_bytes: bytes = msgspec.field(name="headers", default=b"")
 
-    @property
-    def deliver_at(self) -> datetime:
-        """When it is, or was, due."""
-        return datetime_of(self.deliver_at_ms)
-
-    @property
-    def created(self) -> datetime:
-        """When the broker stored it."""
-        return datetime_of(self.created_ms)
+    deliver_at = moment("deliver_at_ms", "When it is, or was, due.")
+    created = moment("created_ms", "When the broker stored it.")
 
     @property
     def headers(self) -> dict[str, Any]:

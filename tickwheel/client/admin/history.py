@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from math import ceil
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from tickwheel._moments import moment_or_none
 from tickwheel.client.admin.query import query_seconds
 from tickwheel.client.checks import one_id, one_key, whole
 from tickwheel.client.columns import check_name
@@ -16,7 +16,6 @@ from tickwheel.protocol.bodies.groups import GetHistory
 from tickwheel.protocol.bodies.operations import GetEvents
 from tickwheel.protocol.errors import BadArgument
 from tickwheel.protocol.limits import MAX_HISTORY_EVENTS
-from tickwheel.stats import datetime_of
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,15 +36,8 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     """What the consumer said (nacked)."""
 
-    @property
-    def time(self) -> datetime | None:
-        """``time_ms`` as a datetime."""
-        return None if self.time_ms is None else datetime_of(self.time_ms)
-
-    @property
-    def next(self) -> datetime | None:
-        """``next_ms`` as a datetime."""
-        return None if self.next_ms is None else datetime_of(self.next_ms)
+    time = moment_or_none("time_ms", none=None)
+    next = moment_or_none("next_ms", none=None)
 
 
 class HistoryEvent(_Event, frozen=True, kw_only=True):
@@ -58,10 +50,7 @@ class HistoryEvent(_Event, frozen=True, kw_only=True):
     computed: bool = False
     """It is not in the log, but follows from what is: a lease that ended, a move down the wheel."""
 
-    @property
-    def after(self) -> datetime | None:
-        """``after_ms`` as a datetime."""
-        return None if self.after_ms is None else datetime_of(self.after_ms)
+    after = moment_or_none("after_ms", none=None)
 
 
 class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tickwheel._moments import datetime_of, length, moment, moment_or_none
 from tickwheel.client.checks import listed, shown, text, whole
 from tickwheel.client.columns import Body, Headers, body_bytes, check_name, check_priority, checked_headers
 from tickwheel.client.options import CatchUp, Overlap
@@ -28,7 +29,6 @@ from tickwheel.protocol.bodies.schedules import (
 )
 from tickwheel.protocol.errors import BadArgument, BadSchedule, ScheduleExists, UnknownSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
-from tickwheel.stats import datetime_of
 
 
 class Schedule(schedules.Schedule, frozen=True, kw_only=True):
@@ -42,30 +42,11 @@ class Schedule(schedules.Schedule, frozen=True, kw_only=True):
     trouble: str = ""
     """Why what is due cannot be sent; it is tried again until it can."""
 
-    @property
-    def every(self) -> timedelta:
-        """``every_ms`` as a timedelta; zero: it has a ``cron``."""
-        return timedelta(milliseconds=self.every_ms)
-
-    @property
-    def start(self) -> datetime:
-        """``start_ms`` as a datetime."""
-        return datetime_of(self.start_ms)
-
-    @property
-    def until(self) -> datetime:
-        """``until_ms`` as a datetime; the end of the year 9999: it has no end."""
-        return datetime_of(self.until_ms)
-
-    @property
-    def window(self) -> timedelta:
-        """``window_ms`` as a timedelta."""
-        return timedelta(milliseconds=self.window_ms)
-
-    @property
-    def last_slot(self) -> datetime | None:
-        """``last_slot_ms`` as a datetime; None: there was none yet."""
-        return datetime_of(self.last_slot_ms) if self.last_slot_ms else None
+    every = length("every_ms", "``every_ms`` as a timedelta; zero: it has a ``cron``.")
+    start = moment("start_ms")
+    until = moment("until_ms", "``until_ms`` as a datetime; the end of the year 9999: it has no end.")
+    window = length("window_ms")
+    last_slot = moment_or_none("last_slot_ms", "``last_slot_ms`` as a datetime; None: there was none yet.")
 
     @property
     def next(self) -> list[datetime]:

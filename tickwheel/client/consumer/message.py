@@ -7,13 +7,13 @@ from datetime import datetime
 from itertools import count, repeat
 from typing import Any, Generic, TypeVar, cast
 
+from tickwheel._moments import datetime_of
 from tickwheel.client.consumer.acks import FLIGHT_ACKS_MAX, AckQueue
 from tickwheel.client.consumer.giving_back import give_back
 from tickwheel.client.consumer.headers import headers_of, json_of
 from tickwheel.client.results import ReceiptResult
 from tickwheel.client.times import Delay
 from tickwheel.protocol.messages import Delivery, pack_column
-from tickwheel.stats import datetime_of
 
 
 class BaseMessage:

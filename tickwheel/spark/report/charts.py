@@ -19,8 +19,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from tickwheel._moments import datetime_of
 from tickwheel.spark.report.text import duration
-from tickwheel.stats import datetime_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwheel import Fetched, Message, ReceiptResult
-from tickwheel.protocol.headers import shown_headers
 from tickwheel.protocol.receipts import Receipt, encode_receipt
-from tickwheel_web.bodies import ONE_FORM, shown
+from tickwheel_web.answers import Answer, answer
+from tickwheel_web.bodies import ONE_FORM, content_of
 from tickwheel_web.shapes import MAX_BATCH, MAX_PAGE, Duration, Id, Moment, Time, encode
 
 MAX_RECEIVED: Final = 1_000
@@ -91,23 +91,21 @@ class Settled(msgspec.Struct, frozen=True):
     extend: list[ReceiptResult]
 
 
-class Delivery(msgspec.Struct, frozen=True):
+@answer(
+    Message,
+    fields=(
+        "receipt", "id", "topic", "key", "order_key", "priority", "deliver_at", "created_at", "attempt", "headers",
+    ),
+    computed={
+        "key": (str | None, lambda found: _text(found.key)),
+        "order_key": (str | None, lambda found: _text(found.order_key)),
+    },
+    given={"receipt": str, "attempt": int, "headers": dict[str, Any] | None},
+    has_body=True,
+)  # fmt: skip
+class Delivery(Answer, frozen=True):
     """A message that was delivered, and its `receipt`. `attempt`: 1 at the first time; `headers` are null where another
     client wrote what cannot be read. The body is `body` (where its content type is JSON), `text` (text) or `base64`."""
-
-    receipt: str
-    id: Id
-    topic: str
-    key: str | None
-    order_key: str | None
-    priority: int
-    deliver_at: Moment
-    created_at: Moment
-    attempt: int
-    headers: dict[str, Any] | None
-    body: msgspec.Raw | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    base64: str | UnsetType = UNSET
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -176,28 +174,12 @@ def encoded_deliveries(fetched: Fetched, group: str) -> Iterator[bytes]:
     """Each message as JSON. None of them fails for what another client wrote: it must be possible to settle it."""
     for message, attempt in zip(fetched, fetched.attempts, strict=True):
         receipt = Receipt(fetched.group_id, message.id, message.epoch)
-        delivery = _delivery(message, attempt, encode_receipt(fetched.topic, group, receipt))
+        told = encode_receipt(fetched.topic, group, receipt)
+        delivery = Delivery.of(message, receipt=told, attempt=attempt, **content_of(message))
         try:
             yield encode(delivery).removesuffix(b"\n")
         except (TypeError, ValueError, RecursionError):
             yield encode(msgspec.structs.replace(delivery, headers=None)).removesuffix(b"\n")
-
-
-def _delivery(message: Message, attempt: int, receipt: str) -> Delivery:
-    headers = shown_headers(message)
-    return Delivery(
-        receipt=receipt,
-        id=str(message.id),
-        topic=message.topic,
-        key=_text(message.key),
-        order_key=_text(message.order_key),
-        priority=message.priority,
-        deliver_at=message.deliver_at,
-        created_at=message.created,
-        attempt=attempt,
-        headers=headers,
-        **shown(message.body, headers or {}),
-    )
 
 
 def _text(given: str | None) -> str | None:

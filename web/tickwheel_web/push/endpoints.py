@@ -32,9 +32,9 @@ CONDITIONS: Final = {
     IF_NONE_MATCH: "*: only if there is none of this name.",
 }
 _TAG: Final = re.compile(r'"(\d{1,18})"')
-_UNSETTABLE: Final = (
-    "url", "allow_urls", "headers", "format", "timeout", "max_in_flight", "rate", "retry_delays", "give_up_on",
-)  # fmt: skip
+_UNSETTABLE: Final = [
+    name for name in ChangedEndpoint.__struct_fields__ if name not in ("secrets", "may_hold")
+]
 
 
 async def list_endpoints(asked: Asked) -> Response:

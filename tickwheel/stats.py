@@ -19,7 +19,15 @@ _NEAR: Final = timedelta(hours=12)
 _SOON: Final = timedelta(minutes=2)
 
 
-class _Counts(msgspec.Struct, frozen=True):
+class Stats(msgspec.Struct, frozen=True):
+    """The state of a broker at ``now_ms``, its own clock.
+
+    Counters start with the data directory, not the process.
+    """
+
+    now_ms: int
+    tick_ms: int
+    """How far the wheel has turned; ``now_ms - tick_ms`` is what it still has to catch up with."""
     messages: int
     """All that ever came."""
     scheduled: int
@@ -31,17 +39,6 @@ class _Counts(msgspec.Struct, frozen=True):
     acked: int
     leased: int
     """Delivered, and neither acked nor back in the queue."""
-
-
-class Stats(_Counts, frozen=True):
-    """The state of a broker at ``now_ms``, its own clock.
-
-    Counters start with the data directory, not the process.
-    """
-
-    now_ms: int
-    tick_ms: int
-    """How far the wheel has turned; ``now_ms - tick_ms`` is what it still has to catch up with."""
     topics: int
     groups: int
     connections: int
@@ -161,9 +158,11 @@ class TopicStats(_TopicCounts, frozen=True):
     """Of a shard: the topic that it is a part of, whose figures contain its own."""
 
 
-class TopicInfo(_TopicCounts, frozen=True):
+class TopicInfo(msgspec.Struct, frozen=True):
     """What holds for a topic. Durations in ms, sizes in bytes; 0 means "no limit" where that makes sense."""
 
+    name: str
+    topic_id: int
     created_ms: int
     paused: bool
     shards: list[str]
@@ -172,6 +171,10 @@ class TopicInfo(_TopicCounts, frozen=True):
     """What was set for this topic."""
     effective: dict[str, int | float]
     """What holds: that, or the broker's settings."""
+    messages: int
+    scheduled: int
+    ready: int
+    """As in ``TopicStats``."""
 
     created = moment("created_ms")
 
@@ -224,9 +227,16 @@ class TopicFigures(_TopicCounts, frozen=True):
     groups: list[GroupFigures] = msgspec.field(default_factory=list)
 
 
-class FigureTotals(_Counts, frozen=True):
+class FigureTotals(msgspec.Struct, frozen=True):
     """Of all topics and groups together. ``messages``, ``cancelled``, and those of deliveries only grow."""
 
+    messages: int
+    scheduled: int
+    ready: int
+    cancelled: int
+    delivered: int
+    acked: int
+    leased: int
     dead: int
     redelivered: int
     backlog: int

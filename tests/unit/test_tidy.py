@@ -324,7 +324,8 @@ def broken_links(path: Path) -> list[str]:
         if "://" in target or target.startswith("mailto:"):
             continue
         name, _, anchor = target.partition("#")
-        file = (path.parent / name).resolve() if name else path
+        is_fragment = path.name.startswith("+")  # it will stand in the change log
+        file = ((ROOT if is_fragment else path.parent) / name).resolve() if name else path
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
             broken.append(f"{relative(path)}: {target}")
     return broken

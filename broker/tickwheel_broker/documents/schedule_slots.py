@@ -16,13 +16,14 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
 from tickwheel.protocol.bodies import schedules
+from tickwheel.protocol.bodies.base import Priority, TimeMs
 from tickwheel.protocol.bodies.wording import of_shape
 from tickwheel.protocol.errors import BadSchedule
 from tickwheel.protocol.limits import MAX_TIME_MS
@@ -53,6 +54,7 @@ MOST_LOOKED_AT: Final = 2_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS: Final = 366 * 86_400_000
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 _FIRST_SPAN_MS: Final = 60_000
 
 
@@ -68,8 +70,17 @@ def zone_rules() -> str:
 
 
 class Schedule(schedules.Schedule, frozen=True, kw_only=True, omit_defaults=True):
-    """What a schedule says, and how far it is; times in epoch ms, durations in ms."""
+    """What a schedule may say, and how far it is; times in epoch ms, durations in ms."""
 
+    cron: _Text = ""
+    tz: _Text = "UTC"
+    every_ms: TimeMs = 0
+    start_ms: TimeMs = 0
+    until_ms: TimeMs = MAX_TIME_MS
+    priority: Priority | None = None
+    overlap: Literal["allow", "skip"] = "allow"
+    catch_up: Literal["none", "last", "all"] = "last"
+    window_ms: Annotated[int, msgspec.Meta(ge=0, le=_YEARS)] = 0
     last_id: int = 0
     """The message of the last slot that was sent."""
     born: int = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 import tickwheel.celery
 import tickwheel.sync
 from tests.support.processes.daemon_harness import PATIENCE_S, Daemon
+from tickwheel.celery.transport.sending import OPEN_MAX
+from tickwheel.errors import ConnectionDenied
 from tickwheel_bench.processes import free_port, wait_until
 
 assert tickwheel.celery.TRANSPORT
@@ -30,10 +34,10 @@ input()
 for number in range({SENT}):
     producer.publish(number, routing_key="t")
 print("sent", flush=True)
-if sys.argv[2] == "closes":
+if sys.argv[2] != "ends":
     while connection.connection.broker.is_connected:
         connection.connection.turn()
-    connection.close()
+    connection.close() if sys.argv[2] == "closes" else connection.collect()
 """
 
 
@@ -77,7 +81,7 @@ def test_many(daemon: Daemon, queue: str) -> None:
         assert client.topic(queue).messages == 2_500
 
 
-@pytest.mark.parametrize("end", ["closes", "ends"])
+@pytest.mark.parametrize("end", ["closes", "collects", "ends"])
 def test_while_there_is_no_broker(restartable: Daemon, end: str) -> None:
     """What is sent while the broker is away is there when the broker is back."""
     with start(restartable, end) as process:
@@ -97,3 +101,49 @@ def test_a_process_that_ends_without_a_broker_tells_of_it(restartable: Daemon) -
     assert f"The broker has not confirmed {SENT} pipelined messages within 10 s." in told
     restartable.start()
     assert messages(restartable) == 1
+
+
+def unconfirmed(caplog: pytest.LogCaptureFixture) -> int:
+    told = [re.search(r"were not confirmed: (\d+)", record.getMessage()) for record in caplog.records]
+    return sum(int(found[1]) for found in told if found is not None)
+
+
+def test_a_connection_that_is_refused_for_good_tells_of_each(
+    restartable: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = kombu.Connection(restartable.url, transport_options={"publish": "pipelined"})
+    producer = connection.Producer()
+    producer.publish("first", routing_key="t")
+    restartable.kill()
+    for number in range(SENT):
+        producer.publish(number, routing_key="t")
+    connection.connection.broker.session.close(ConnectionDenied("The token was revoked."))
+    with pytest.raises(ConnectionDenied):
+        connection.close()
+    assert unconfirmed(caplog) == SENT
+    restartable.start()
+
+
+def test_each_message_is_stored_or_told_of_where_kombu_tries_again(
+    restartable: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kombu drops its connection after an error, with what the connection had not confirmed yet."""
+    options = {"publish": "pipelined", "timeout": 2}
+    with kombu.Connection(restartable.url, transport_options=options) as connection:
+        producer = connection.Producer()
+        producer.publish("first", routing_key="t")
+        restartable.kill()
+        for number in range(OPEN_MAX - 1):
+            producer.publish(number, routing_key="t")
+        opened = connection.connection
+        wait_until(lambda: not opened.broker.is_connected or opened.turn())
+
+        def start_later() -> None:
+            wait_until(lambda: unconfirmed(caplog) > 0)
+            restartable.start()
+
+        thread = threading.Thread(target=start_later)
+        thread.start()
+        producer.publish("last", routing_key="t", retry=True, retry_policy={"interval_start": 0.2})
+        thread.join()
+    assert messages(restartable) + unconfirmed(caplog) == OPEN_MAX + 1

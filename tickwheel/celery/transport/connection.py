@@ -532,7 +532,7 @@ class Connection:
                 channel.close()
         finally:
             try:
-                if not self._session.is_closed:
+                if not self._session.is_forked:
                     self.sender.confirm()  # also while there is no connection: the next connection sends them again
             finally:
                 self._is_closed = True
@@ -559,7 +559,7 @@ class Connection:
 
     def confirm(self, within_s: float) -> None:
         """See ``Owner``."""
-        if not self._is_closed and not self._session.is_closed:
+        if not self._is_closed and not self._session.is_forked:
             self.sender.confirm(within_s)
 
     def own_topics(self) -> set[str]:
@@ -592,7 +592,12 @@ class Connection:
         self._ending()
 
     def forget(self) -> None:
-        """This process is a child of the one whose connection it is."""
+        """Kombu drops it: in a child of the process whose connection it is, or after an error. After an error, what was
+        sent is confirmed, or it is logged."""
+        try:
+            self.confirm(self.options.reconnect_timeout)
+        except TickwheelError as error:
+            logger.error("pipelined messages may be lost with their connection: %s", error)
         self._is_closed = True
         self._attendant = None  # a thread of the parent
         if self._watch is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
 from collections.abc import Iterable
 from typing import Final, Protocol
 from weakref import WeakSet
@@ -19,7 +20,7 @@ logger = logging.getLogger("tickwheel.celery")
 _PATIENCE_S: Final = 2.0
 """So long the end of a process waits for the broker, for each connection."""
 _CONFIRMED_WITHIN_S: Final = 10.0
-"""So long the end of a process waits for confirmations of pipelined messages, for each connection."""
+"""So long the end of a process waits for confirmations of pipelined messages, of all connections together."""
 
 
 class Owner(Protocol):
@@ -58,9 +59,10 @@ class Exit:
 
     def carry_out(self) -> None:
         """Waits for what was sent, and deletes what is to end; what is in use elsewhere stays."""
+        until_s = time.monotonic() + _CONFIRMED_WITHIN_S
         for owner in list(self._owners):
             try:
-                owner.confirm(_CONFIRMED_WITHIN_S)
+                owner.confirm(max(0.0, until_s - time.monotonic()))
             except TickwheelError as error:
                 logger.error("messages may be lost, because this process ends: %s", error)
         owned = {owner: topics for owner in list(self._owners) if (topics := owner.own_topics())}

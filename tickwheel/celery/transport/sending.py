@@ -239,29 +239,35 @@ class Sender:
     def _land_all(self, within_s: float) -> None:
         session = self._client.session
 
+        flying = [one.flight for one in tuple(self._open) if not one.flight.done.is_set()]
+
         async def landed() -> None:
             with session.waits.within(within_s):
-                for one in self._open:
-                    await one.flight.done.wait()
+                for flight in flying:
+                    await flight.done.wait()
 
-        if self._open:
+        if flying:
             session.run(landed())
-        if missing := sum(not one.flight.done.is_set() for one in self._open):
+        if missing := sum(not flight.done.is_set() for flight in flying):
             raise NotConnected(
-                f"The broker has not confirmed {missing} pipelined messages within {within_s:g} s."
+                f"The broker has not confirmed {missing} pipelined messages within {within_s:.3g} s."
             )
 
     def _confirm(self, most: int) -> None:
-        """As `confirm`, but so many may stay open."""
-        first: TickwheelError | None = None
-        while len(self._open) > most:
+        """As `confirm`, but so many may stay open, unless a message was not confirmed: who is told of it may drop this
+        connection."""
+        errors: list[tuple[str, TickwheelError]] = []
+        while self._open and (errors or len(self._open) > most):
             one = self._open.popleft()
             try:
                 self._await(one)
             except TickwheelError as error:
-                logger.error("a pipelined message to %r was not confirmed: %s", one.topic, error)
-                first = first or error
-        if first is not None:
+                errors.append((one.topic, error))
+        if errors:
+            topic, first = errors[0]
+            logger.error(
+                "pipelined messages were not confirmed: %d, the first to %r: %s", len(errors), topic, first
+            )
             raise first
 
     def settle(self) -> None:

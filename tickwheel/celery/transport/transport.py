@@ -112,7 +112,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         connection.detach(loop)
 
     def _collect(self, connection: Connection | None) -> None:
-        """Kombu asks for it in a child process: what is open is the parent's."""
+        """Kombu asks for it in a child process, where what is open is the parent's, and before it connects again."""
         if connection is not None:
             connection.forget()
 

@@ -34,9 +34,6 @@ from tickwheel.protocol.limits import MAX_TIME_MS
 class Schedule(schedules.Schedule, frozen=True, kw_only=True):
     """A recurring schedule. Moments are epoch ms, durations ms."""
 
-    # A newer broker may know more values.
-    overlap: str = "allow"  # type: ignore[assignment]
-    catch_up: str = "last"  # type: ignore[assignment]
     next_ms: list[int]
     """The next slots, five unless more were asked for; none when it is paused."""
     trouble: str = ""

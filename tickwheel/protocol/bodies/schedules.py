@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from tickwheel.protocol.bodies.base import Answer, Name, Priority, Request, TimeMs
+from tickwheel.protocol.bodies.base import Answer, Name, Request, TimeMs
 from tickwheel.protocol.frames import FrameType
 from tickwheel.protocol.limits import MAX_TIME_MS
 
@@ -16,28 +16,24 @@ MAX_SCHEDULES: Final = 10_000
 """Of a broker."""
 
 
-_DAY_MS: Final = 86_400_000
-_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
-_WindowMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=366 * _DAY_MS)]
-
-
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring schedule as it is kept and told. Moments are epoch ms, durations ms."""
+    """A recurring schedule as it is kept and told. Moments are epoch ms, durations ms. What a broker lets them be, it
+    says itself: a newer broker may allow more."""
 
     name: str
     topic: str
-    cron: _Text = ""
-    tz: _Text = "UTC"
-    every_ms: TimeMs = 0
+    cron: str = ""
+    tz: str = "UTC"
+    every_ms: int = 0
     """In place of ``cron``: a fixed interval, from ``start_ms`` on."""
-    start_ms: TimeMs = 0
-    until_ms: TimeMs = MAX_TIME_MS
+    start_ms: int = 0
+    until_ms: int = MAX_TIME_MS
     body: bytes = b""
     headers: dict[str, Any] = msgspec.field(default_factory=dict)
-    priority: Priority | None = None
-    overlap: Literal["allow", "skip"] = "allow"
-    catch_up: Literal["none", "last", "all"] = "last"
-    window_ms: _WindowMs = 0
+    priority: int | None = None
+    overlap: str = "allow"
+    catch_up: str = "last"
+    window_ms: int = 0
     paused: bool = False
     last_slot_ms: int = 0
     """All slots up to here are done with; 0: there was none yet."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -65,18 +64,6 @@ def event_types(names: Iterable[str]) -> frozenset[int]:
     """The record types of some events. Raises ``KeyError`` for a name that is none."""
     types = {name: kind for kind, name in EVENTS.items()}
     return frozenset(types[name] for name in names)
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of each event. Times in epoch ms."""
-
-    event: str
-    position: int  #: of the record in the log
-    time_ms: int | None = None  #: None: the log does not say
-    next_ms: int | None = None  #: when it is due, its lease ends, or it goes on
-    group: str = ""
-    epoch: int = 0
-    error: str = ""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from timerlog.layout import (
     MessageState,
     RecordType,
 )
-from timerlog.readers.events import EVENTS, NO_TIME, Event, Events, events_of, flat, records_about
+from timerlog.readers.events import EVENTS, NO_TIME, Events, events_of, flat, records_about
 from timerlog.readers.known_groups import GROUP_TYPES, KnownGroups, base_of
 from timerlog.readers.snapshot import Snapshot
 
@@ -41,10 +41,17 @@ _SETTLED: Final = frozenset({"acked", "nacked", "returned", "redelivered", "dead
 _ENDED: Final = frozenset({"cancelled", "expired", "damaged", "dropped"})
 
 
-class HistoryEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happened to a message. Times in epoch ms."""
 
-    after_ms: int | None = None  #: without ``time_ms``: it was later than this
+    event: str
+    position: int  #: of the record in the log
+    time_ms: int | None = None  #: None: the log does not say
+    after_ms: int | None = None  #: then: it was later than this
+    next_ms: int | None = None  #: when it is due, its lease ends, or it goes on
+    group: str = ""
+    epoch: int = 0
+    error: str = ""
     level: int | None = None  #: of the wheel, to which it came
     computed: bool = False  #: it follows from other events
 

@@ -18,7 +18,7 @@ import numpy as np
 from timerlog.commitlog.reader import END_RECORD
 from timerlog.files.disk import FileDisk
 from timerlog.layout import SEGMENT_HEADER_BYTES, Int64Array, RecordType
-from timerlog.readers.events import EVENTS, NO_TIME, Event, Events, events_of, flat, flat_with_tops
+from timerlog.readers.events import EVENTS, NO_TIME, Events, events_of, flat, flat_with_tops
 from timerlog.readers.known_groups import GROUP_TYPES, KnownGroups
 from timerlog.readers.snapshot import Snapshot
 
@@ -58,11 +58,18 @@ def resumed(place: Place, timeline: int, begins: int) -> tuple[Place, bool]:
     return Place(begins, 0), True
 
 
-class LoggedEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happened. Times in epoch ms."""
 
+    event: str
+    position: int  #: of the record in the log
     id: int = 0  #: of the message; 0: it has been purged since
     topic: str = ""  #: empty: it is gone
+    group: str = ""
+    epoch: int = 0
+    time_ms: int | None = None  #: None: the log does not say
+    next_ms: int | None = None  #: when it is due, its lease ends, or it goes on
+    error: str = ""
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,8 +81,6 @@ class Schedule(schedules.Schedule, frozen=True, kw_only=True, omit_defaults=True
     overlap: Literal["allow", "skip"] = "allow"
     catch_up: Literal["none", "last", "all"] = "last"
     window_ms: Annotated[int, msgspec.Meta(ge=0, le=_YEARS)] = 0
-    last_id: int = 0
-    """The message of the last slot that was sent."""
     born: int = 0
     """The next message's id when it was made: a message with a lower id is of an earlier schedule."""
 

@@ -37,6 +37,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     last_slot_ms: int = 0
     """All slots up to here are done with; 0: there was none yet."""
+    last_id: int = 0
+    """The message of the last slot that was sent; 0: there was none yet."""
     sent: int = 0
     skipped: int = 0
     """Slots that were left out because the message of the slot before was not done."""

@@ -15,6 +15,7 @@ from tickwheel.protocol.bodies.base import (
     Name,
     Priority,
     Request,
+    Targeted,
     Timed,
     TimeMs,
     check_one_time,
@@ -83,14 +84,20 @@ class Extend(Request, frozen=True):
         _check_receipts(self.ids, self.epochs)
 
 
-class Redeliver(Timed, frozen=True):
+class Redeliver(Targeted, frozen=True):
     """REDELIVER: the target as in CANCEL; without a time: at once. ``postpone``: to a later time also what could be
     delivered again by now."""
 
     group: Name | None = None
+    deliver_at_ms: TimeMs | None = None
+    delay_ms: TimeMs | None = None
     acked: bool = False
     postpone: bool = False
     keep_attempts: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_one_time(self.deliver_at_ms, self.delay_ms, needed=False)
 
 
 class MessageFilter(

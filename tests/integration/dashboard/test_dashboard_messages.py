@@ -275,7 +275,7 @@ async def test_what_is_done_with_one_message(visitor: Visitor, client: Client) -
         assert notice(page).startswith("It is delivered already. Nothing was changed.")
         page = await visitor.post(path, {"action": "redeliver", "to": ""})
         assert notice(page).startswith("It is delivered again.")
-        await (await subscription.receive(60)).ack()
+        await (await subscription.receive(60)).ack(confirm=True)
         page = await visitor.post(path, {"action": "stop"})
         assert notice(page).startswith("It is delivered and acked already.")
         page = await visitor.post(path, {"action": "redeliver", "acked": "1"})

@@ -37,6 +37,8 @@ print("sent", flush=True)
 if sys.argv[2] != "ends":
     while connection.connection.broker.is_connected:
         connection.connection.turn()
+input()
+if sys.argv[2] != "ends":
     connection.close() if sys.argv[2] == "closes" else connection.collect()
 """
 
@@ -88,7 +90,7 @@ def test_while_there_is_no_broker(restartable: Daemon, end: str) -> None:
         restartable.kill()
         send_rest(process)
         restartable.start()
-        _, told = process.communicate(timeout=PATIENCE_S)
+        _, told = process.communicate("\n", timeout=PATIENCE_S)
         assert (process.returncode, told) == (0, "")
     wait_until(lambda: messages(restartable) == 1 + SENT)
 
@@ -97,7 +99,7 @@ def test_a_process_that_ends_without_a_broker_tells_of_it(restartable: Daemon) -
     with start(restartable, "ends") as process:
         restartable.kill()
         send_rest(process)
-        _, told = process.communicate(timeout=PATIENCE_S)
+        _, told = process.communicate("\n", timeout=PATIENCE_S)
     assert f"The broker has not confirmed {SENT} pipelined messages within 10 s." in told
     restartable.start()
     assert messages(restartable) == 1

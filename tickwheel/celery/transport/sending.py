@@ -231,7 +231,8 @@ class Sender:
 
     def confirm(self, within_s: float | None = None) -> None:
         """Waits until all pipelined messages are on the broker's disk. Raises the first error of a message that is not,
-        when all have been answered, and logs each; and NotConnected, when some have no answer after `within_s`."""
+        when all have been answered, and logs how many are not; NotConnected where some have no answer after
+        `within_s`."""
         if within_s is not None:
             self._land_all(within_s)
         self._confirm(0)

@@ -7,12 +7,14 @@ any more because the lease has ended, the message comes again: at least once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import anyio
 
 from tickwheel import ReceiptResult, TickwheelError
+from tickwheel.client.waiting.last_word import last_word
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.gate import Gate
 from tickwheel_push.http.answer import NoAnswer, Result
@@ -26,6 +28,8 @@ MARGIN_S: Final = 15.0
 LONGEST_LEASE_S: Final = 60.0
 """The lease of what takes longer is renewed: when this process dies, its messages are not away for minutes."""
 GIVE_BACK_S: Final = 2.0
+"""So long a process that ends waits for the broker to hear what became of messages."""
+_NOT_IN_TIME: Final = f"no answer within {GIVE_BACK_S:g} s"
 OWN_WANT_MS: Final = 1_000
 """A message waits so long when this process cannot make its request for want of files or memory."""
 
@@ -79,8 +83,7 @@ class Deliveries:
             finally:
                 gate.ended()
         except BaseException:
-            with anyio.move_on_after(GIVE_BACK_S, shield=True):
-                await self.give_back(due)
+            await self.give_back(due)
             raise
         if isinstance(result, NoAnswer) and result.is_ours:
             _log.info("message %d of %r waits: %s", due.id, due.topic, result.text)
@@ -125,7 +128,12 @@ class Deliveries:
         return self._clocks.wall_s() - due.deliver_at_ms / 1_000
 
     async def settle(self, due: Due, outcome: Outcome) -> None:
-        """Tells the broker. Whatever keeps it from being told, the message comes again."""
+        """Tells the broker, also when cancelled: within GIVE_BACK_S. Whatever keeps it from being told, the message
+        comes again."""
+        untold = partial(self._unsettled, due, outcome, _NOT_IN_TIME)
+        await last_word(partial(self._settle, due, outcome), GIVE_BACK_S, untold)
+
+    async def _settle(self, due: Due, outcome: Outcome) -> None:
         try:
             result = await self._tell(due, outcome)
         except TickwheelError as error:
@@ -155,19 +163,26 @@ class Deliveries:
                 return await self._queue.postpone(due, 0)
 
     async def postpone(self, due: Due, delay_ms: int) -> None:
-        """It comes again after a while, and this was no attempt."""
+        """It comes again after a while, and this was no attempt. Cancelled, it is told within GIVE_BACK_S."""
         self._tally.postponed()
-        try:
-            await self._queue.postpone(due, delay_ms)
-        except TickwheelError as error:
-            _log.debug("message %d of %r was not postponed: %s", due.id, due.topic, error)
+        await self._return(partial(self._queue.postpone, due, delay_ms), (due,))
 
     async def give_back(self, *dues: Due) -> None:
-        """They come again at once, and this was no attempt."""
-        try:
-            await self._queue.give_back(dues)
-        except TickwheelError as error:
-            _log.debug("%d messages were not given back: %s", len(dues), error)
+        """They come again at once, and this was no attempt. Cancelled, it is told within GIVE_BACK_S."""
+        await self._return(partial(self._queue.give_back, dues), dues)
+
+    async def _return(self, say: Callable[[], Awaitable[object]], dues: Sequence[Due]) -> None:
+        def untold(why: object) -> None:
+            told = "%d messages of %r were not given back (%s): they come again when their leases end"
+            _log.info(told, len(dues), dues[0].topic, why)
+
+        async def said() -> None:
+            try:
+                await say()
+            except TickwheelError as error:
+                untold(error)
+
+        await last_word(said, GIVE_BACK_S, partial(untold, _NOT_IN_TIME))
 
 
 _TAKEN: Final = frozenset(

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from tickwheel import Endpoint
 from tickwheel_push.clocks import Clocks
-from tickwheel_push.delivery import GIVE_BACK_S, Asking, Deliveries, lease_s
+from tickwheel_push.delivery import Asking, Deliveries, lease_s
 from tickwheel_push.gate import Failing, Gate
 from tickwheel_push.hosts import Host, Hosts
 from tickwheel_push.http.addresses import Allowed
@@ -115,8 +115,7 @@ class Tasks:
         try:
             has_room = await host.wait()
         except BaseException:
-            with anyio.move_on_after(GIVE_BACK_S, shield=True):
-                await self._deliveries.give_back(due)
+            await self._deliveries.give_back(due)
             raise
         if has_room:
             self._start(due, request, host, endpoint)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
 import anyio
@@ -93,7 +93,7 @@ class Trials:
         except TickwheelError as error:
             _log.warning("the broker was not told what came of test %d of %r: %s", due.id, due.topic, error)
         except BaseException:
-            with anyio.move_on_after(GIVE_BACK_S, shield=True):
+            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TickwheelError):
                 await self._queue.give_back([due])
             raise
 

@@ -116,6 +116,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_push": {
         "tickwheel.errors",
         "tickwheel.sharing",
+        # How what is said to the broker is said to its end.
+        "tickwheel.client.waiting.last_word",
         # What broker, HTTP API and dashboard judge and write alike.
         "tickwheel.protocol.breaker",
         "tickwheel.protocol.endpoint_states",

@@ -132,7 +132,7 @@ class BlockingSession(Conversation):
 
     async def drain(self) -> None:
         """See `Conversation`."""
-        while (self._has_unwritten() or self._leaving) and self.is_connected:
+        while self._leaving or (self._has_unwritten() and self.is_connected):
             if self._drained.is_set():
                 self._drained = self.monitor.event()
             await self._drained.wait()

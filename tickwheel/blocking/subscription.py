@@ -161,5 +161,5 @@ class Subscription:
         self._session.run(self._subscription.stop())
 
     def flush(self) -> None:
-        """Waits until every ack so far is on the broker's disk. Raises AckRefused if one of them did not count."""
+        """See ``tickwheel.Subscription.flush``."""
         self._session.run(self._subscription.flush())

@@ -121,7 +121,8 @@ class Conversation:
         self._outbox: deque[Call] = deque()
         self._live: dict[Call, None] = {}
         self._leaving: set[Call] = set()
-        """Requests that give something back to the broker; only ``drain`` waits for them."""
+        """Acks, and requests that give something back to the broker: ``drain`` waits for their answers, also while
+        there is no connection."""
         self._flights: dict[FlightKey, SendFlight] = {}
         self._wake = self.waits.event()
         self._drained = self.waits.event()
@@ -299,7 +300,7 @@ class Conversation:
             self.see_off(self.submit_bound(EndFetch(correlation=correlation)))
 
     def see_off(self, call: Call) -> None:
-        """The client is not closed before this call has ended, or its connection."""
+        """``drain`` waits for the end of this call."""
         if call in self._live:
             self._leaving.add(call)
 
@@ -382,8 +383,8 @@ class Conversation:
         return ": " + "; ".join(f"{address}: {error}" for address, error in reasons.items())
 
     async def drain(self) -> None:
-        """Waits until everything that was submitted is written, and everything that was begun and is not wanted any
-        more is given back, as long as there is a connection."""
+        """Waits until acks are answered, and what was begun and is not wanted any more is given back: over the next
+        connection, if need be. Waits for other requests to be written, as long as there is a connection."""
         raise NotImplementedError
 
     def close(self, error: TickwheelError | None = None) -> None:

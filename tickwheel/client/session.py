@@ -90,7 +90,7 @@ class Session(Conversation):
 
     async def drain(self) -> None:
         """See `Conversation`."""
-        while (self._outbox or self._unsent or self._leaving) and self.is_connected:
+        while self._leaving or ((self._outbox or self._unsent) and self.is_connected):
             self._drained = anyio.Event()
             await self._drained.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -12,6 +13,7 @@ from tickwheel.client.consumer.giving_back import GiveBack
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.client.consumer.subscription import Subscription
 from tickwheel.client.results import ReceiptResult
+from tickwheel.client.waiting.last_word import last_word
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.worker.handler import Handler
 from tickwheel.worker.outcomes import INTERRUPTED, Kind, Outcome
@@ -79,41 +81,49 @@ class Consumer:
 
     async def _handle(self, message: BaseMessage) -> None:
         began_s = anyio.current_time()
-        outcome, is_settled = INTERRUPTED, False
+        outcome = INTERRUPTED
         try:
-            outcome = await self._handler.handle(message)
-            self.tally.handled_s += anyio.current_time() - began_s
-            await self._settle(message, outcome)
-            is_settled = True
+            try:
+                outcome = await self._handler.handle(message)
+                self.tally.handled_s += anyio.current_time() - began_s
+            finally:
+                await self._settle(message, outcome)
         finally:
-            if not is_settled:  # cancelled: what was being said may not have been written
-                with anyio.move_on_after(_LAST_WORD_S, shield=True):
-                    await self._settle(message, outcome)
             self.tally.outcomes[outcome.kind] += 1
             self.tally.running -= 1
             self._finished.set()
             self._slots.release()
 
     async def _settle(self, message: BaseMessage, outcome: Outcome) -> None:
+        if outcome.kind is not Kind.DONE:
+            untold = partial(self._untold, message, outcome, f"no answer within {_LAST_WORD_S:g} s")
+            await last_word(partial(self._give_back, message, outcome), _LAST_WORD_S, untold)
+            return
         acks = message.acks
         try:
-            if outcome.kind is Kind.DONE:
-                acks.add(message.id, message.epoch)
-                if acks.crowded:
-                    await acks.make_room()
-                return
-            give_up = outcome.kind is Kind.GIVEN_UP
-            how = GiveBack(outcome.after_ms, outcome.reason[:500], give_up, not outcome.counted)
-            (result,) = await acks.nack((message.id,), (message.epoch,), how)
+            acks.add(message.id, message.epoch)
+            if acks.crowded:
+                await acks.make_room()
         except TickwheelError as error:
-            self.tally.unsettled += 1
-            _log.warning(
-                "message %d of %r is %s, and the broker could not be told (%s): it comes again when its lease ends",
-                message.id,
-                self._handler.topic,
-                outcome.kind,
-                error,
-            )
+            self._untold(message, outcome, error)
+
+    def _untold(self, message: BaseMessage, outcome: Outcome, why: object) -> None:
+        self.tally.unsettled += 1
+        _log.warning(
+            "message %d of %r is %s, and the broker could not be told (%s): it comes again when its lease ends",
+            message.id,
+            self._handler.topic,
+            outcome.kind,
+            why,
+        )
+
+    async def _give_back(self, message: BaseMessage, outcome: Outcome) -> None:
+        give_up = outcome.kind is Kind.GIVEN_UP
+        how = GiveBack(outcome.after_ms, outcome.reason[:500], give_up, not outcome.counted)
+        try:
+            (result,) = await message.acks.nack((message.id,), (message.epoch,), how)
+        except TickwheelError as error:
+            self._untold(message, outcome, error)
             return
         if result not in (ReceiptResult.NACKED, ReceiptResult.DEAD):
             self.tally.unsettled += 1

@@ -159,6 +159,7 @@ async def _print_all(client: Client, wish: Wish, waiting: Waiting) -> None:
         while (batch := await waiting.next_batch(subscription.receive_batch)) is not None:
             _print_batch(batch, wish, waiting)
             await _settle(batch, wish)
+        await subscription.flush()  # or it would end as if all had been acked
 
 
 async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
@@ -175,6 +176,7 @@ async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
                 return
             for one in await _print_round(subscription, batch, wish, waiting):
                 await _settle(one, wish)
+            await subscription.flush()
 
 
 async def _print_round(
@@ -208,10 +210,24 @@ def _print_batch(batch: Batch, wish: Wish, waiting: Waiting) -> None:
 
 
 async def _settle(batch: Batch, wish: Wish) -> None:
+    from tickwheel import ReceiptResult
+    from tickwheel.errors import AckRefused
+
     if wish.acks:
         await batch.ack()
     elif wish.nack_delay is not None or wish.gives_up:
-        await batch.nack(wish.nack_delay, wish.error, give_up=wish.gives_up, uncounted=wish.uncounted)
+        results = await batch.nack(
+            wish.nack_delay, wish.error, give_up=wish.gives_up, uncounted=wish.uncounted
+        )
+        refused = {
+            message.id: str(result)
+            for message, result in zip(batch, results, strict=True)
+            if result not in (ReceiptResult.NACKED, ReceiptResult.DEAD)
+        }
+        if refused:
+            message_id, why = next(iter(refused.items()))
+            more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
+            raise AckRefused(f"Message {message_id} was not given back: {why}{more}.", refused=refused)
 
 
 def _print(message: Message, wish: Wish) -> None:

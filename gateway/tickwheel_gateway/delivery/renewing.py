@@ -91,11 +91,15 @@ class Renewing:
 
     async def leave(self) -> None:
         """The last word of a process that ends: all leases begin anew. Clients that are still at work have their time
-        to ack at another process, or at this one when it is back."""
-        with trio.move_on_after(_TOLD_S):
-            await self._do(
-                self._extend,
-                [handed for each in self._by_client.values() for handed in each if not handed.is_given_back],
+        to ack at another process, or at this one when it is back. What clients that are gone had goes back to others.
+        """
+        with trio.move_on_after(_TOLD_S) as scope:
+            await self._tell(self._all)
+        if scope.cancelled_caught:
+            _log.warning(
+                "the broker did not answer within %g s: leases of %d messages may not have been renewed or given back",
+                _TOLD_S,
+                len(self),
             )
 
     async def run(self) -> None:
@@ -117,9 +121,8 @@ class Renewing:
 
     async def _turn(self) -> None:
         now = trio.current_time()
-        everything = [handed for each in self._by_client.values() for handed in each]
         due: list[_Handed] = []
-        for handed in everything:
+        for handed in self._all:
             if handed.until <= now:
                 _log.warning(
                     "leases of %d messages of client %s ended before the broker could be told of them",
@@ -131,9 +134,17 @@ class Renewing:
                 self._forget(handed)
             elif handed.is_given_back or handed.until - now < _LEFT_S:
                 due.append(handed)
+        await self._tell(due)
+
+    @property
+    def _all(self) -> list[_Handed]:
+        return [handed for each in self._by_client.values() for handed in each]
+
+    async def _tell(self, handed: list[_Handed]) -> None:
+        """Gives back what is given back, and renews the rest."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._do, self._give_back, [each for each in due if each.is_given_back])
-            nursery.start_soon(self._do, self._extend, [each for each in due if not each.is_given_back])
+            nursery.start_soon(self._do, self._give_back, [each for each in handed if each.is_given_back])
+            nursery.start_soon(self._do, self._extend, [each for each in handed if not each.is_given_back])
 
     async def _do(self, work: _Work, handed: list[_Handed]) -> None:
         """In one request for each group."""

@@ -21,6 +21,7 @@ import anyio
 import pytest
 
 import tickwheel
+from tests.support.processes.losing import LosingProxy
 from tickwheel import sync
 from tickwheel.blocking import session
 from tickwheel.blocking.session import BlockingSession
@@ -81,6 +82,27 @@ def test_a_client_that_is_not_closed(shared: TestBroker, client: sync.Client) ->
     assert ends(NOT_CLOSED, shared.url) == "done\n"
     group = group_of(client, "open")
     assert (group.acked, group.leased, group.subscribers) == (1, 0, 0)
+
+
+def test_an_ack_while_the_link_is_away_and_a_handler_that_fails(
+    shared: TestBroker, client: sync.Client
+) -> None:
+    """The subscription is left without waiting; closing the client takes the ack over the next connection."""
+    client.send("away", b"1")
+
+    def fail(proxy: LosingProxy) -> None:
+        with sync.Client(proxy.url, token="") as other, other.subscribe("away") as subscription:
+            message = subscription.receive(timeout=PATIENCE_S)
+            assert message is not None
+            proxy.cut()
+            message.ack()
+            raise ZeroDivisionError
+
+    with LosingProxy(shared.url) as proxy:
+        with pytest.raises(ZeroDivisionError):
+            fail(proxy)
+        group = group_of(client, "away")
+        assert (group.acked, group.leased) == (1, 0)
 
 
 NOT_LEFT = """

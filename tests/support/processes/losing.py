@@ -84,12 +84,11 @@ class LosingStream(ByteStream):
 
 
 class LosingProxy:
-    """Stands between a client of any kind and a broker at a TCP address, and loses one answer of each kind that it is
+    """Stands between a client of any kind and a broker, and loses one answer of each kind that it is
     told."""
 
     def __init__(self, url: str) -> None:
-        host, port = url.removeprefix("tickwheel://").rsplit(":", 1)
-        self._broker = host, int(port)
+        self._broker = url
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"tickwheel://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose: FrameType | None = None
@@ -112,12 +111,18 @@ class LosingProxy:
         for end in (self._listener, *self._sockets):
             end.close()
 
+    def cut(self) -> None:
+        """Breaks all connections that there are; the next ones are taken."""
+        for end in self._sockets[:]:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
                 self._sockets.append(client)
-                broker = socket.create_connection(self._broker)
+                broker = connection_to(self._broker)
                 self._sockets.append(broker)
                 for ends in ((client, broker, None), (broker, client, FrameReader(1 << 26))):
                     thread = threading.Thread(target=self._copy, args=ends, daemon=True)
@@ -142,6 +147,17 @@ class LosingProxy:
                 self.lost += 1
                 return True
         return False
+
+
+def connection_to(url: str) -> socket.socket:
+    """A socket of a broker at a TCP address, or at a path."""
+    scheme, _, address = url.partition("://")
+    if scheme == "tickwheel":
+        host, port = address.rsplit(":", 1)
+        return socket.create_connection((host, int(port)))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    return connection
 
 
 class Twin:

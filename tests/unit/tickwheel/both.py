@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -10,17 +11,22 @@ import pytest
 DEADLINE_S = 30
 
 
-def on_both(test: Callable[[], Awaitable[None]]) -> Callable[[str], None]:
-    """Decorates ``async def test_…()``; what it waits for in vain fails it after DEADLINE_S."""
+def on_both(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Decorates ``async def test_…()``, whose arguments are fixtures; what it waits for in vain fails it after
+    DEADLINE_S."""
 
-    async def main() -> None:
+    async def main(fixtures: dict[str, object]) -> None:
         with anyio.fail_after(DEADLINE_S):
-            await test()
+            await test(**fixtures)
 
-    @pytest.mark.parametrize("backend", ["trio", "asyncio"])
-    def run(backend: str) -> None:
-        anyio.run(main, backend=backend)
+    def run(backend: str, **fixtures: object) -> None:
+        anyio.run(main, fixtures, backend=backend)
 
+    backend = inspect.Parameter("backend", inspect.Parameter.KEYWORD_ONLY)
+    signature = inspect.signature(test)
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), backend]
+    )
     run.__name__ = test.__name__
     run.__doc__ = test.__doc__
-    return run
+    return pytest.mark.parametrize("backend", ["trio", "asyncio"])(run)

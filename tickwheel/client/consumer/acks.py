@@ -101,6 +101,14 @@ class AckFlight(Call):
                 error_class = _ERROR_OF_CODE.get(exception.code, AckRefused)
                 self.refused[exception.position] = exception.id, error_class
 
+    @property
+    def unawaited(self) -> int:
+        """How many of its acks nobody waits for."""
+        return 0 if None in self.awaited else self.count - len(self.awaited)
+
+    def failed(self, error: TickwheelError) -> None:
+        self._queue.lost(self, error)
+
     def refuse_receipts(self) -> bool:
         ids = self.ids if self._packed is None or self.ids else unpack_column("Q", self._packed[0])
         self.refused = {place: (message_id, StaleReceipt) for place, message_id in enumerate(ids)}
@@ -141,7 +149,11 @@ class AckQueue:
         self._timeline = timeline or session.timeline
         self._over: TickwheelError | None = None
         self._lost: TickwheelError | None = None
-        """Why acks were not made."""
+        """Why acks were not made, until a caller has heard of it."""
+        self._lost_untold = 0
+        """How many of them the log was not told of; ``_lost_why`` goes with it."""
+        self._lost_why: TickwheelError | None = None
+        self._next_lost_warning = -math.inf
 
     def add(self, message_id: int, epoch: int) -> AckFlight:
         """Adds an ack to the flight of this loop turn."""
@@ -277,19 +289,15 @@ class AckQueue:
         """Nothing can be acked any more, and what waits for the subscription to be renewed waits in vain."""
         self._over, self._open = error, None
         parked, self._parked = self._parked, []
-        if parked:
-            self._lost = error
-            count = sum(flight.count for flight in parked)
-            logger.warning(
-                "%d acks of %r in group %r were not made: %s", count, self._topic, self.group_name, error
-            )
         for flight in parked:
             self._session.fail(flight, error)
+        self._warn_of_lost()
         self._resumed.set()
 
     def _launch(self, flight: AckFlight) -> AckFlight:
         self.check_open()
         self._session.submit(flight)
+        self._session.see_off(flight)
         self._unanswered[flight] = None
         return flight
 
@@ -312,7 +320,11 @@ class AckQueue:
         Raises AckRefused if its ack at ``place`` did not count; None: if any of them did not.
         """
         flight.awaited.add(place)
-        await flight.done.wait()
+        try:
+            await flight.done.wait()
+        except BaseException:
+            flight.awaited.discard(place)  # the ack goes its way, and the log tells what became of it
+            raise
         if flight.error is not None:
             raise flight.error.copy()
         refused = dict(one for at, one in flight.refused.items() if place is None or at == place)
@@ -321,13 +333,16 @@ class AckQueue:
         _raise_refused(refused)
 
     async def flush(self) -> None:
-        """Waits until every ack so far is answered. Raises AckRefused if one of them did not count."""
+        """Waits until every ack so far is answered.
+
+        Raises AckRefused if an ack did not count, and the error of the broker that kept a frame of acks from being
+        looked at. What was raised once is not raised again.
+        """
         for flight in list(self._unanswered):
             await flight.done.wait()
-            if flight.error is not None:
-                raise flight.error.copy()
         if self._lost is not None:
-            raise self._lost.copy()
+            lost, self._lost = self._lost, None
+            raise lost.copy()
         refused = dict(self.refused)
         self.refused.clear()
         _raise_refused(refused)
@@ -359,10 +374,34 @@ class AckQueue:
         if flight in self._unanswered:
             del self._unanswered[flight]
             self._landed += flight.count - self._settled_before(flight)
+            if self._over is not None and not self._unanswered and flight.error is None:
+                self._warn_of_lost()
         if len(self.refused) < _REFUSED_REMEMBERED_MAX:
             self.refused.update(flight.refused.values())
         if flight.refused and None not in flight.awaited:
             self._warn([one for place, one in flight.refused.items() if place not in flight.awaited])
+
+    def lost(self, flight: AckFlight, error: TickwheelError) -> None:
+        """The flight failed as a whole: no ack in it is known to count, and the messages may come again."""
+        if not flight.unawaited:
+            return
+        self._lost = self._lost_why = error
+        self._lost_untold += flight.unawaited
+        is_last = self._over is not None and not self._unanswered
+        if is_last or (self._over is None and self._waits.now() >= self._next_lost_warning):
+            self._warn_of_lost()
+
+    def _warn_of_lost(self) -> None:
+        if not self._lost_untold:
+            return
+        logger.warning(
+            "%d acks of %r in group %r were not made: %s",
+            self._lost_untold,
+            self._topic,
+            self.group_name,
+            self._lost_why,
+        )
+        self._lost_untold, self._next_lost_warning = 0, self._waits.now() + _WARNED_EVERY_S
 
     def _settled_before(self, flight: AckFlight) -> int:
         """How many acks were refused of messages that were known to be lost: they count among those."""
@@ -394,6 +433,7 @@ class AckQueue:
 
     def warn_of_rest(self) -> None:
         """The subscription ends: the log tells of what it was not yet told."""
+        self._warn_of_lost()
         if self._untold:
             logger.warning(
                 "%d more acks of %r in group %r were refused", self._untold, self._topic, self.group_name

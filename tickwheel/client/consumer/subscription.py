@@ -22,7 +22,6 @@ from tickwheel.client.times import Delay, Moment, duration_ms, moment_ms
 from tickwheel.protocol.bodies.requests import SetCredit, Subscribe, SubscribeOk, Unsubscribe
 from tickwheel.protocol.bodies.settling import Return
 from tickwheel.protocol.errors import (
-    AckRefused,
     BadArgument,
     ClientClosed,
     ClientForked,
@@ -393,7 +392,8 @@ class Subscription(Generic[M, B]):
     async def flush(self) -> None:
         """Waits until every ack so far is on the broker's disk.
 
-        Raises AckRefused if one of them did not count.
+        Raises AckRefused if an ack did not count, and DiskFull or another error if acks could not be made. What was
+        raised once is not raised again.
         """
         self.check_open()
         with self._waits.within(self._session.timeout_s):
@@ -423,10 +423,8 @@ class Subscription(Generic[M, B]):
     async def _leave_in_order(self) -> None:
         try:
             await self.acks.flush()
-        except AckRefused as error:
-            logger.debug("%s", error)  # a warning was given when it was refused
         except TickwheelError as error:
-            logger.warning("acks of %r may be lost, then the messages come again: %s", self.topic, error)
+            logger.debug("%s", error)  # the log was told when the acks were refused, or not made
         self.acks.warn_of_rest()
         if self._session.is_closed:
             return

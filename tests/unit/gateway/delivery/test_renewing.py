@@ -189,8 +189,22 @@ async def test_who_ends_leaves_clients_the_time_of_a_whole_lease(
         assert await consumer.ack(handle_of(message)) == (20_000, [20_000])
 
 
-async def test_who_ends_does_not_wait_for_a_broker_that_is_away(
+async def test_who_ends_gives_back_what_could_not_be_given_back_before(
     tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with consuming(tmp_path) as consumer:
+        await pushed(consumer)
+        await trio.sleep(6)  # the next turn comes after 10 s
+        consumer.broker.error = NotConnected()
+        await consumer.registry.forget(CALLER)
+        consumer.broker.error = None
+        await consumer.renewing.leave()
+        assert await comes_again_after(consumer) <= 1.05
+        assert len(consumer.renewing) == 0
+
+
+async def test_who_ends_does_not_wait_for_a_broker_that_is_away(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with consuming(tmp_path) as consumer:
         await pushed(consumer)
@@ -204,6 +218,7 @@ async def test_who_ends_does_not_wait_for_a_broker_that_is_away(
         consumer.client.extend = never  # type: ignore[method-assign]
         with trio.fail_after(5):
             await consumer.renewing.leave()
+        assert "leases of 1 messages may not have been renewed or given back" in caplog.text
 
 
 def _all_of(renewing: Any) -> tuple[int, list[Any]]:

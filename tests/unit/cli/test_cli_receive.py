@@ -1,0 +1,79 @@
+"""`tickwheel receive` ends well only if the broker has taken what it did with the messages that it printed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.unit.tickwheel.both import on_both
+from tests.unit.tickwheel.fake_server import FakeServer, serving
+from tickwheel import Batch, Client, ReceiptResult
+from tickwheel.errors import AckRefused, DiskFull, StaleReceipt, TickwheelError
+from tickwheel.protocol.machine import AckRequested, ServerEvent
+from tickwheel_cli.messages import receive
+from tickwheel_cli.messages.receive import Wish
+from tickwheel_cli.shared.waiting import Waiting
+
+PATIENCE = timedelta(milliseconds=50)
+
+
+def wish(**fields: object) -> Wish:
+    return Wish(**{"topic": "tea", "group": "default", "acks": True, "form": "line", **fields})  # type: ignore[arg-type]
+
+
+async def print_some(server: FakeServer, client: Client, count: int | None, of: Wish) -> None:
+    await client.send_many("tea", [b"a", b"b"])
+    if count is None:
+        await receive._print_all(client, of, Waiting(None, PATIENCE))
+    else:
+        await receive._print_some(client, of, Waiting(count, PATIENCE))
+    assert len(server.seen(AckRequested)) > 0
+
+
+def full(event: ServerEvent) -> TickwheelError | None:
+    return DiskFull() if isinstance(event, AckRequested) else None
+
+
+@on_both
+async def test_acks_that_were_made(capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (None, 2):
+        async with serving() as (server, client):
+            await print_some(server, client, count, wish())
+            assert [message.acked for message in server.messages] == [{"default"}] * 2
+            assert capsys.readouterr().out.count("\n") == 2
+
+
+@on_both
+async def test_acks_that_no_disk_has_room_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (None, 2):
+        async with serving() as (server, client):
+            server.refuse = full
+            with pytest.raises(DiskFull):
+                await print_some(server, client, count, wish())
+
+
+@on_both
+async def test_acks_of_messages_that_are_others_by_now(capsys: pytest.CaptureFixture[str]) -> None:
+    def taken(event: ServerEvent) -> None:
+        if isinstance(event, AckRequested):
+            server.messages[1].epochs["default"] = 7
+
+    async with serving() as (server, client):
+        server.before = taken
+        with pytest.raises(StaleReceipt, match="message 2 was refused"):
+            await print_some(server, client, 2, wish())
+        assert [message.acked for message in server.messages] == [{"default"}, set()]
+
+
+@on_both
+async def test_messages_that_are_others_by_now_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nack(batch: Batch, *_: object, **__: object) -> list[ReceiptResult]:
+        return [ReceiptResult.NACKED] + [ReceiptResult.STALE_RECEIPT] * (len(batch) - 1)
+
+    monkeypatch.setattr(Batch, "nack", nack)
+    async with serving() as (_, client):
+        await client.send_many("tea", [b"a", b"b"])
+        with pytest.raises(AckRefused, match="Message 2 was not given back: stale_receipt") as raised:
+            await receive._print_some(client, wish(acks=False, nack_delay=timedelta(0)), Waiting(2, PATIENCE))
+        assert raised.value.refused == {2: "stale_receipt"}

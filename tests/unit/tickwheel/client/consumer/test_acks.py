@@ -1,0 +1,146 @@
+"""Acks that nobody waits for: of each that is not made, a later flush hears or the log tells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from tests.unit.tickwheel.both import on_both
+from tests.unit.tickwheel.fake_server import FakeServer, serving
+from tickwheel import Batch, Client, Message, Subscription
+from tickwheel.client import client as client_module
+from tickwheel.errors import DiskFull, TickwheelError
+from tickwheel.protocol.machine import AckRequested, ServerEvent
+
+COUNT = 8
+
+
+def full(event: ServerEvent) -> TickwheelError | None:
+    """A disk that has no room for acks."""
+    return DiskFull() if isinstance(event, AckRequested) else None
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[tuple[FakeServer, Subscription[Message, Batch], Batch]]:
+    """A batch that nobody has settled yet."""
+    async with serving() as (server, client), client.subscribe("tea", batch=COUNT) as subscription:
+        await client.send_many("tea", [b"%d" % number for number in range(COUNT)])
+        batch = await subscription.receive_batch()
+        assert batch is not None
+        assert len(batch) == COUNT
+        yield server, subscription, batch
+
+
+async def answered(server: FakeServer, count: int) -> None:
+    """Waits until the server has seen so many frames of acks, and the client their answers."""
+    while len(server.seen(AckRequested)) < count:
+        await anyio.sleep(0.001)
+    for _ in range(10):
+        await anyio.sleep(0.001)
+
+
+@on_both
+async def test_acks_that_are_refused_as_a_whole_before_a_flush(caplog: pytest.LogCaptureFixture) -> None:
+    async with receiving() as (server, subscription, batch):
+        server.refuse = full
+        await batch.ack()
+        await answered(server, 1)
+        assert f"{COUNT} acks of 'tea' in group 'default' were not made: " in caplog.text
+        with pytest.raises(DiskFull):
+            await subscription.flush()
+        await subscription.flush()  # what was raised is not raised again
+        server.refuse = None
+        await batch.ack()
+        await subscription.flush()
+        assert all(message.acked for message in server.messages)
+
+
+@on_both
+async def test_acks_that_are_refused_as_a_whole_during_a_flush() -> None:
+    async with receiving() as (server, subscription, batch):
+        server.refuse = full
+        for message in batch:
+            await message.ack()
+        with pytest.raises(DiskFull):
+            await subscription.flush()
+        await subscription.flush()
+
+
+@on_both
+async def test_acks_that_are_refused_one_after_the_other_do_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with receiving() as (server, _, batch):
+        server.refuse = full
+        for number, message in enumerate(batch):
+            await message.ack()
+            await answered(server, number + 1)
+        assert caplog.text.count("were not made") == 1
+    assert "1 acks of 'tea' in group 'default' were not made" in caplog.text
+    assert f"{COUNT - 1} acks of 'tea' in group 'default' were not made" in caplog.text
+    assert caplog.text.count("were not made") == 2
+
+
+@on_both
+async def test_the_caller_that_waits_hears_of_it_and_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with receiving() as (server, subscription, batch):
+        server.refuse = full
+        with pytest.raises(DiskFull):
+            await batch.ack(confirm=True)
+        await subscription.flush()
+    assert caplog.text == ""
+
+
+@on_both
+async def test_the_log_hears_of_it_when_the_caller_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async with receiving() as (server, subscription, batch):
+        server.refuse = full
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep, 0)
+                scope.cancel()
+                await batch.ack(confirm=True)
+        assert scope.cancelled_caught
+        await batch.ack()
+        with pytest.raises(DiskFull):
+            await subscription.flush()
+    assert "were not made" in caplog.text
+
+
+async def fail_away(server: FakeServer, refused_dials: int) -> None:
+    """A handler that fails while its connection is away, so that its subscription is left without waiting."""
+    async with Client(dial=server.dial) as client, client.subscribe("tea") as subscription:
+        await client.send("tea", b"x")
+        message = await subscription.receive()
+        assert message is not None
+        server.refused_dials = refused_dials
+        server.break_all()
+        while client.is_connected:
+            await anyio.sleep(0.001)
+        await message.ack()
+        raise ZeroDivisionError
+
+
+@on_both
+async def test_acks_go_over_the_next_connection_while_the_client_is_closed() -> None:
+    async with FakeServer() as server:
+        with pytest.raises(ZeroDivisionError):
+            await fail_away(server, 3)
+        assert [message.acked for message in server.messages] == [{"default"}]
+
+
+@on_both
+async def test_acks_that_cannot_be_made_at_the_end_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "CLOSE_TIMEOUT_S", 0.05)
+    async with FakeServer() as server:
+        with pytest.raises(ZeroDivisionError):
+            await fail_away(server, 1_000)
+    assert "1 acks of 'tea' in group 'default' were not made: " in caplog.text

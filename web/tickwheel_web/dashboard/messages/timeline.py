@@ -13,13 +13,7 @@ _WORDS: Final = {
     "dead": "given up",
     "nacked": "not acked",
 }
-_TONES: Final = {
-    "acked": "good",
-    "nacked": "warn",
-    "lease_ended": "warn",
-    "dead": "bad",
-    "damaged": "bad",
-}
+_TONES: Final = {"acked": "good", "nacked": "warn", "lease_ended": "warn", "dead": "bad", "damaged": "bad"}
 _NEXT: Final = {
     "sent": "due",
     "rescheduled": "due",

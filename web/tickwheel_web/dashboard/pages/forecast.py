@@ -66,16 +66,7 @@ SCALES: Final[dict[Horizon, Scale]] = {
         "everything",
         [
             *(_SECOND, 10 * _SECOND, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR),
-            *(
-                _DAY,
-                7 * _DAY,
-                30 * _DAY,
-                91 * _DAY,
-                365 * _DAY,
-                3 * _YEAR,
-                10 * _YEAR,
-                100 * _YEAR,
-            ),
+            *(_DAY, 7 * _DAY, 30 * _DAY, 91 * _DAY, 365 * _DAY, 3 * _YEAR, 10 * _YEAR, 100 * _YEAR),
         ],
         is_even=False,
     ),

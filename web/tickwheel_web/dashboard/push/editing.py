@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from starlette.responses import Response
 
-from tickwheel import Endpoint
 from tickwheel.errors import TickwheelError
-from tickwheel.protocol.units import format_duration
-from tickwheel_web.dashboard.forms import Field, Filled, Form, duration, each, headers, whole
+from tickwheel_web.dashboard.forms import Filled
 from tickwheel_web.dashboard.page import Viewed
 from tickwheel_web.dashboard.push.acting import version
 from tickwheel_web.dashboard.push.listing import shortened
-
-FORM: Final = Form(
-    Field("name", "Name", is_required=True, option=None, more={"maxlength": 255}),
-    Field("topic", "Topic", is_required=True, more={"maxlength": 255}),
-    Field(
-        "start",
-        "It gets",
-        choices={"latest": "what becomes due from now on", "earliest": "all that the topic has"},
-    ),
-    Field(
-        "url",
-        "URL",
-        hint="https://shop.example/hooks",
-        kind="url",
-        may_unset=True,
-        option="--to",
-        more={"maxlength": 2048, "size": 48},
-    ),
-    Field(
-        "allow_urls",
-        "or allowed URLs, for tasks",
-        str.split,
-        "https://*.example/in/*, with spaces between",
-        may_unset=True,
-        is_list=True,
-        option="--allow-url",
-    ),
-    Field("headers", "Headers", headers, "One on a line: name: value", kind="area", option=None),
-    Field(
-        "format",
-        "Format",
-        choices={
-            "binary": "CloudEvents in headers",
-            "structured": "CloudEvents as JSON",
-            "plain": "plain",
-        },
-    ),
-    Field("timeout", "Timeout", duration, "1s to 5m; empty: 15s", may_unset=True),
-    Field("max_in_flight", "At a time", whole, "empty: 8", may_unset=True),
-    Field("rate", "Requests a second", float, "empty: no limit", may_unset=True),
-    Field(
-        "retry_delays",
-        "Tried again after",
-        each(duration),
-        "5s 5m 30m; empty: as it is",
-        is_list=True,
-        option="--retry-delay",
-        more={"size": 32},
-    ),
-    Field("give_up_on", "Given up on", each(whole), "400 422", may_unset=True, is_list=True),
-    Field(
-        "may_hold",
-        "It may answer 202 and settle later",
-        bool,
-        kind="checkbox",
-        option="--may-hold/--may-not-hold",
-    ),
-    Field("version", "", whole, option=None),
-)
+from tickwheel_web.dashboard.push.settings import FORM, HOW, WHERE, WHERE_NEW, form_texts
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -90,7 +30,7 @@ async def new(viewed: Viewed) -> Response:
 async def edit(viewed: Viewed) -> Response:
     """The form of one that there is."""
     found = await viewed.client.endpoint(viewed.path("endpoint"))
-    return _page(viewed, FORM.filled(_given(found)), found.name)
+    return _page(viewed, FORM.filled(form_texts(found)), found.name)
 
 
 async def create(viewed: Viewed) -> Response:
@@ -109,7 +49,7 @@ async def change(viewed: Viewed) -> Response:
     given: their values are never shown."""
     name = viewed.path("endpoint")
     found = await viewed.client.endpoint(name)
-    before = _given(found)
+    before = form_texts(found)
     given = {**FORM.given(viewed), "name": name, "topic": found.topic, "start": ""}
     try:
         values = {"may_hold": False, **FORM.read(given)}
@@ -126,21 +66,7 @@ async def change(viewed: Viewed) -> Response:
 
 
 def _page(viewed: Viewed, filled: Filled, existing: str) -> Response:
-    return viewed.page("push/form.html", status=filled.status, form=filled, existing=existing)
-
-
-def _given(found: Endpoint) -> dict[str, str]:
-    return {
-        "name": found.name,
-        "topic": found.topic,
-        "url": found.url,
-        "allow_urls": " ".join(found.allow_urls),
-        "format": found.format,
-        "timeout": format_duration(found.timeout_ms),
-        "max_in_flight": str(found.max_in_flight),
-        "rate": f"{found.rate_per_s:g}" if found.rate_per_s else "",
-        "retry_delays": " ".join(format_duration(delay_ms) for delay_ms in found.retry_delays_ms),
-        "give_up_on": " ".join(map(str, found.give_up_on)),
-        "may_hold": "yes" if found.may_hold else "",
-        "version": str(found.version),
-    }
+    where = WHERE if existing else WHERE_NEW
+    return viewed.page(
+        "push/form.html", status=filled.status, form=filled, existing=existing, where=where, how=HOW
+    )

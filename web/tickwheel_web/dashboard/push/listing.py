@@ -15,6 +15,7 @@ from tickwheel.protocol.targets import signing_secrets
 from tickwheel.stats import GroupStats
 from tickwheel_web.dashboard.listing import listed
 from tickwheel_web.dashboard.page import Viewed
+from tickwheel_web.dashboard.push.settings import listed_settings
 from tickwheel_web.problems import detail_of
 
 ATTEMPTS: Final = 100
@@ -76,6 +77,7 @@ async def endpoint(viewed: Viewed) -> Response:
         group=group,
         success=None if group is None else success(group),
         secrets=shortened(found),
+        settings=listed_settings(found),
         attempts=attempts,
         has_more=has_more,
         trouble=trouble,

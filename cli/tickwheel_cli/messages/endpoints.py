@@ -38,7 +38,7 @@ _FIRST_LOOK_S = 0.2
 _TEST = "test, "
 _UNSETTABLE = (
     "to", "allow-url", "secret", "header", "format", "timeout", "max-in-flight", "rate", "retry-delay",
-    "give-up-on",
+    "give-up-on", "description",
 )  # fmt: skip
 _NAMES = {
     "to": "url",
@@ -107,6 +107,7 @@ def endpoints(ctx: click.Context) -> None:
     help="A status after which a message is not tried again. Repeatable.",
 )
 @click.option("--may-hold/--may-not-hold", default=None, help="It may answer 202 and settle later.")
+@click.option("--description", help="What people should know of it; up to 500 characters.")
 @click.option(
     "--start",
     type=START,
@@ -351,6 +352,8 @@ def _print(endpoint: Endpoint, *, secrets: bool) -> None:
     ]
     if endpoint.give_up_on:
         lines.append(f"  given up on {', '.join(map(str, endpoint.give_up_on))}")
+    if endpoint.description:
+        lines.append(f"  {printable(endpoint.description.encode())}")
     lines += [f"  header {name}{f': {value}' if secrets else ''}" for name, value in endpoint.headers.items()]
     lines += [f"  secret {_shown(secret, secrets=secrets)}" for secret in endpoint.secrets]
     print_result(_fields(endpoint, secrets=secrets), *lines)

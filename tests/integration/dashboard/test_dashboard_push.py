@@ -23,6 +23,7 @@ FORM = {
     "name": "shop", "topic": "orders", "start": "latest", "url": "https://shop.example/hooks", "allow_urls": "",
     "headers": "authorization: Bearer abc", "format": "structured", "timeout": "20s", "max_in_flight": "4",
     "rate": "2.5", "retry_delays": "5s 1m", "give_up_on": "400 422", "version": "",
+    "description": "Call Ada & Bob",
 }  # fmt: skip
 
 
@@ -47,6 +48,7 @@ async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: 
         2.5,
     )
     assert (made.retry_delays_ms, made.give_up_on, made.max_in_flight) == ([5_000, 60_000], [400, 422], 4)
+    assert made.description == FORM["description"]
     await client.send("orders", b"x")
     for path in ("/endpoints", "/endpoint/shop", "/endpoint/shop/edit"):
         page = await visitor.get(path)
@@ -55,6 +57,8 @@ async def test_from_the_first_form_to_the_last_button(visitor: Visitor, client: 
         assert "Bearer abc" not in page.html
     page = await visitor.get("/endpoint/shop?tab=settings")
     assert "authorization" in page.text
+    assert "Given up on 400 422" in " ".join(page.text.split())
+    assert FORM["description"] in page.text
     assert "success rate" not in page.text, "which the other tab has"
     assert made.secrets[0] not in page.html
     assert "Bearer abc" not in page.html

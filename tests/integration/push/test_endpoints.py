@@ -52,13 +52,17 @@ async def test_it_is_made_changed_switched_and_deleted(daemon: Daemon) -> None:
             retry_delays=[timedelta(seconds=1)],
             give_up_on=[400, 422],
             may_hold=True,
+            description="Orders; call Ada",
         )
         assert changed.version == 2
         assert (changed.url, changed.secrets) == (URL, [SECRET, *made.secrets])
         assert (changed.rate_per_s, changed.give_up_on, changed.may_hold) == (0.5, [400, 422], True)
         assert await client.set_endpoint("shop", format="structured") == changed, "nothing was changed"
-        unset = await client.set_endpoint("shop", unset=["rate", "headers", "secrets"])
-        assert (unset.rate_per_s, unset.headers) == (None, {})
+        assert changed.description == "Orders; call Ada"
+        with pytest.raises(BadEndpoint, match="description"):
+            await client.set_endpoint("shop", description="x" * 501)
+        unset = await client.set_endpoint("shop", unset=["rate", "headers", "secrets", "description"])
+        assert (unset.rate_per_s, unset.headers, unset.description) == (None, {}, "")
         assert len(unset.secrets) == 1
         assert unset.secrets[0] not in changed.secrets
         off = await client.disable_endpoint("shop", "it answered 410")

@@ -45,6 +45,12 @@ async def test_an_endpoint_from_its_creation_to_its_end(ask: Caller) -> None:
     assert (changed.json["version"], changed.json["rate"], changed.json["format"]) == (3, None, "structured")
     assert changed.json["secrets"] != secrets
 
+    assert changed.json["description"] is None
+    told = await ask("PATCH", one, {"description": "Orders of the shop; call Ada."})
+    assert told.json["description"] == "Orders of the shop; call Ada."
+    assert (await ask("PATCH", one, {"description": "x" * 501})).status == 400
+    assert (await ask("PATCH", one, {"description": None})).json["description"] is None
+
     off = await ask("POST", f"{one}/disable?reason=410")
     assert (off.json["enabled"], off.json["disabled_reason"]) == (False, "410")
     assert off.json["disabled_at"] == off.json["changed_at"]

@@ -89,6 +89,7 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 _UNSET: Final[dict[str, dict[str, Any]]] = {
+    "description": {"description": ""},
     "url": {"url": ""},
     "allow_urls": {"allow_urls": []},
     "secrets": {"secrets": []},
@@ -193,6 +194,7 @@ class EndpointRequests(Requests):
         retry_delays: Sequence[Delay] | None = None,
         give_up_on: Sequence[int] | None = None,
         may_hold: bool | None = None,
+        description: str | None = None,
         start: Start = "latest",
         expected_version: int | None = None,
     ) -> Endpoint:
@@ -205,7 +207,8 @@ class EndpointRequests(Requests):
         requests are signed; without any the broker makes one. ``format``: "binary" (CloudEvents in headers),
         "structured" (CloudEvents as JSON) or "plain". ``rate``: requests a second. ``retry_delays``: after each failed
         request; when they are used up, the message is given up. ``give_up_on``: statuses after which it is at once.
-        ``may_hold``: it may answer 202 with ``tickwheel-lease`` and settle later. What is in ``unset`` is as if it had
+        ``may_hold``: it may answer 202 with ``tickwheel-lease`` and settle later. ``description``: what people should
+        know of the endpoint, up to 500 characters. What is in ``unset`` is as if it had
         never been given. ``expected_version``: only if it is of this version now; 0: only if there is none.
         Raises BadEndpoint, EndpointChanged, TooManyEndpoints, UnknownTopic.
         """
@@ -230,6 +233,7 @@ class EndpointRequests(Requests):
             statuses = listed(give_up_on, "give_up_on", "[400, 422]")
             fields["give_up_on"] = [whole(status, "give_up_on", 300, 599) for status in statuses]
         fields |= {"may_hold": flag(may_hold, "may_hold")} if may_hold is not None else {}
+        fields |= {"description": text(description, "description")} if description is not None else {}
         fields |= _unset_fields(unset, fields)
         request = SetEndpoint(
             name=name, fields=fields, start=start_of_group(start), expected_version=_version(expected_version)

@@ -19,6 +19,7 @@ MAX_ENDPOINT_BYTES: Final = 16_384
 MAX_STATES: Final = 100
 """Of endpoints, in one request."""
 MAX_RATE_PER_S: Final = 1_000_000
+MAX_DESCRIPTION_CHARS: Final = 500
 
 DEFAULT_RETRY_DELAYS_MS: Final = tuple(
     seconds * 1_000 for seconds in (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
@@ -66,6 +67,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """It was tested: `tickwheel push` is to look for tests."""
     is_shortened: bool = False
     """Secrets, values of headers and the path of ``url`` are left out: the token may not see them."""
+    description: Annotated[str, msgspec.Meta(max_length=MAX_DESCRIPTION_CHARS)] = ""
+    """What people should know of it: what it is for, whom to call."""
 
 
 class SeenEndpoint(Endpoint, frozen=True, kw_only=True):

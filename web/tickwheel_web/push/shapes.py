@@ -38,6 +38,7 @@ _InFlight = Annotated[int, Meta(ge=1, le=1_000)]
 _Rate = Annotated[float, Meta(gt=0, le=1_000_000, description="Requests a second")]
 _Delays = Annotated[list[Duration], Meta(max_length=100)]
 _Statuses = Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)]
+_Description = Annotated[str, Meta(max_length=500, description="What people should know of it")]
 Method = Literal["POST", "GET", "PUT", "PATCH", "DELETE", "HEAD"]
 
 
@@ -61,6 +62,7 @@ class NewEndpoint(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
     retry_delays: _Delays | UnsetType = UNSET
     give_up_on: _Statuses | UnsetType = UNSET
     may_hold: bool = False
+    description: _Description | UnsetType = UNSET
     start: Literal["earliest", "latest"] | UnsetType = UNSET
     start_at: Time = UNSET
 
@@ -108,9 +110,9 @@ class DisableQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     fields=(
         "name", "topic", "group", "url", "allow_urls", "secrets", "headers", "format", "timeout", "max_in_flight",
         "rate", "retry_delays", "give_up_on", "may_hold", "state", "enabled", "disabled_reason", "disabled_at",
-        "version", "created_at", "changed_at", "is_shortened",
+        "version", "created_at", "changed_at", "is_shortened", "description",
     ),
-    nullable=("url", "disabled_reason"),
+    nullable=("url", "disabled_reason", "description"),
     sources={"rate": "rate_per_s"},
     kinds={"state": EndpointState},
 )  # fmt: skip

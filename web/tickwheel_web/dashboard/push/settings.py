@@ -34,6 +34,9 @@ FORM: Final = Form(
         is_list=True,
         option="--allow-url",
     ),
+    Field(
+        "description", "Description", hint="Whom to call", may_unset=True, more={"maxlength": 500, "size": 48}
+    ),
     Field("headers", "Headers", headers, "One on a line: name: value", kind="area", option=None),
     Field(
         "format",
@@ -62,7 +65,7 @@ FORM: Final = Form(
     ),
     Field("version", "", whole, option=None),
 )
-WHERE: Final = "url allow_urls"
+WHERE: Final = "url allow_urls description"
 """Where messages go. A new endpoint has a few more, which stay as they are."""
 WHERE_NEW: Final = f"name topic start {WHERE}"
 HOW: Final = "format timeout max_in_flight rate retry_delays give_up_on"
@@ -74,6 +77,7 @@ def form_texts(found: Endpoint) -> dict[str, str]:
         "topic": found.topic,
         "url": found.url,
         "allow_urls": " ".join(found.allow_urls),
+        "description": found.description,
         "format": found.format,
         "timeout": format_duration(found.timeout_ms),
         "max_in_flight": str(found.max_in_flight),

@@ -16,12 +16,13 @@ class Left(Exception):
 
 
 class Turns:
-    """Used by many threads at once."""
+    """Used by many threads at once. A turn that ends wakes the thread that has it next, and no other thread."""
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: deque[object] = deque()
-        self._changed = threading.Condition()
+        self._waiting: deque[threading.Lock] = deque()
+        """A lock for each thread that waits, which is released when its turn comes."""
+        self._changing = threading.Lock()
 
     @contextmanager
     def turn(self, has_left: Callable[[], bool]) -> Iterator[None]:
@@ -30,20 +31,37 @@ class Turns:
         try:
             yield
         finally:
-            with self._changed:
-                self._free += 1
-                self._changed.notify_all()
+            self._pass_on()
 
     def _take(self, has_left: Callable[[], bool]) -> None:
-        mine = object()
-        with self._changed:
-            self._waiting.append(mine)
-            try:
-                while not self._free or self._waiting[0] is not mine:
-                    if has_left():
-                        raise Left
-                    self._changed.wait(_LOOK_S)
+        with self._changing:
+            if self._free:
+                assert not self._waiting, "a turn is free only if nobody waits"
                 self._free -= 1
-            finally:
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        try:
+            while not has_left():
+                if mine.acquire(timeout=_LOOK_S):
+                    return
+        except BaseException:
+            self._leave(mine)
+            raise
+        self._leave(mine)
+        raise Left
+
+    def _leave(self, mine: threading.Lock) -> None:
+        with self._changing:
+            if mine in self._waiting:
                 self._waiting.remove(mine)
-                self._changed.notify_all()
+                return
+        self._pass_on()  # the turn came in this moment
+
+    def _pass_on(self) -> None:
+        with self._changing:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1

@@ -23,6 +23,7 @@ from tickwheel.spark.sessions import quiet_options
 
 #: Two addresses of this machine: Spark tries a slow task a second time only on another host.
 WORKER_HOSTS: Final = ("127.0.0.1", "127.0.0.2")
+_OTHER_USER: Final = "unshare --user --map-user=65534 --map-group=65534"
 _START_LIMIT_S: Final = 240
 _OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -43,10 +44,10 @@ class Cluster:
 
 
 def without(directory: Path) -> list[str]:
-    """Words before those of a command, which then sees an empty file system instead of a directory. Skips the test
-    where that cannot be."""
+    """Words before those of a command, which then sees an empty file system instead of a directory, and is another
+    user, who may do nothing as root. Skips the test where that cannot be."""
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
-    words += ['mount -t tmpfs tmpfs "$0" && exec "$@"', str(directory)]
+    words += [f'mount -t tmpfs tmpfs "$0" && exec {_OTHER_USER} "$@"', str(directory)]
     try:
         tried = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
     except FileNotFoundError:

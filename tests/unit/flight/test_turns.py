@@ -47,3 +47,18 @@ def test_a_turn_is_given_back_after_an_error() -> None:
         raise ValueError("x")
     with turns.turn(lambda: True):
         pass
+
+
+def test_a_turn_that_comes_to_who_has_left_goes_on() -> None:
+    turns = Turns(1)
+    first = turns.turn(lambda: False)
+    first.__enter__()
+
+    def has_left() -> bool:
+        first.__exit__(None, None, None)  # in the moment between the question and its answer
+        return True
+
+    with pytest.raises(Left), turns.turn(has_left):
+        pass
+    with turns.turn(lambda: True):
+        pass  # it was free

@@ -174,8 +174,12 @@ class Gateway:
         everything: trio.CancelScope,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        await self._server.serve(listeners, task_status)
-        await self._renewing.leave()
+        try:
+            await self._server.serve(listeners, task_status)
+            await self._renewing.leave()
+        except trio.Cancelled:
+            self._renewing.warn_of_rest()
+            raise
         everything.cancel()
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import anyio
 
 from tickwheel import ReceiptResult, TickwheelError
-from tickwheel.client.waiting.last_word import last_word
+from tickwheel.client.waiting.last_words import LastWords
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.gate import Gate
 from tickwheel_push.http.answer import NoAnswer, Result
@@ -29,7 +29,7 @@ LONGEST_LEASE_S: Final = 60.0
 """The lease of what takes longer is renewed: when this process dies, its messages are not away for minutes."""
 GIVE_BACK_S: Final = 2.0
 """So long a process that ends waits for the broker to hear what became of messages."""
-_NOT_IN_TIME: Final = f"no answer within {GIVE_BACK_S:g} s"
+_NOT_IN_TIME: Final = "no answer in time"
 OWN_WANT_MS: Final = 1_000
 """A message waits so long when this process cannot make its request for want of files or memory."""
 
@@ -63,6 +63,8 @@ class Deliveries:
         self._tally = tally
         self._clocks = clocks
         self._changed = changed
+        self.last_words = LastWords(GIVE_BACK_S)
+        """Their group is to be watched by it."""
 
     async def carry(
         self,
@@ -97,9 +99,11 @@ class Deliveries:
             self._tally.delivered(self._late_s(due))
         if outcome.error:
             _log.info("message %d of %r, attempt %d: %s", due.id, due.topic, due.attempt, outcome.error)
-        if outcome.kind is Kind.GONE and gone is not None:
-            await gone(outcome)
-        await self.settle(due, outcome)
+        try:
+            if outcome.kind is Kind.GONE and gone is not None:
+                await gone(outcome)
+        finally:
+            await self.settle(due, outcome)
 
     async def _ask(self, due: Due, request: Request, exchange: Asking, timeout_s: float) -> Result:
         self._tally.began(self._late_s(due), is_first=due.attempt == 1)
@@ -131,7 +135,7 @@ class Deliveries:
         """Tells the broker, also when cancelled: within GIVE_BACK_S. Whatever keeps it from being told, the message
         comes again."""
         untold = partial(self._unsettled, due, outcome, _NOT_IN_TIME)
-        await last_word(partial(self._settle, due, outcome), GIVE_BACK_S, untold)
+        await self.last_words.say(partial(self._settle, due, outcome), untold)
 
     async def _settle(self, due: Due, outcome: Outcome) -> None:
         try:
@@ -139,7 +143,7 @@ class Deliveries:
         except TickwheelError as error:
             self._unsettled(due, outcome, error.code)
             return
-        if result in _TAKEN:
+        if result in _TAKEN and (outcome.kind is not Kind.DEAD or result is not ReceiptResult.NACKED):
             self._tally.ended(Kind.DEAD if result is ReceiptResult.DEAD else outcome.kind)
         else:
             self._unsettled(due, outcome, result)
@@ -182,7 +186,7 @@ class Deliveries:
             except TickwheelError as error:
                 untold(error)
 
-        await last_word(said, GIVE_BACK_S, partial(untold, _NOT_IN_TIME))
+        await self.last_words.say(said, partial(untold, _NOT_IN_TIME))
 
 
 _TAKEN: Final = frozenset(

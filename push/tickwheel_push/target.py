@@ -72,7 +72,7 @@ class Target:
 
     async def run(self) -> None:
         """Cancelled, it gives back what it has not brought to an end."""
-        async with anyio.create_task_group() as self._group:
+        async with self._deliveries.last_words.watched(), anyio.create_task_group() as self._group:
             await self._taking.run()
 
     def tell(self) -> None:

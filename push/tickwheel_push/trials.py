@@ -8,14 +8,16 @@ breaker, its rate and the figures know nothing of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from tickwheel import Endpoint, TickwheelError
+from tickwheel.client.waiting.last_words import LastWords
 from tickwheel.protocol.endpoint_tests import ENDPOINT, KEPT_MS, VERSION
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.delivery import GIVE_BACK_S, LONGEST_LEASE_S, Asking, lease_s
@@ -58,6 +60,7 @@ class Trials:
             queue=queue, room=self._gate.room, lease_s=_lease_s, carry=self._begin, clocks=self._clocks
         )
         self._group: TaskGroup | None = None
+        self._last_words = LastWords(GIVE_BACK_S)
 
     def change(self, endpoints: Mapping[str, Endpoint]) -> None:
         """These are they from now on. What has begun ends as it began."""
@@ -69,7 +72,7 @@ class Trials:
 
     async def run(self) -> None:
         """Cancelled, it gives back what it has not brought to an end."""
-        async with anyio.create_task_group() as self._group:
+        async with self._last_words.watched(), anyio.create_task_group() as self._group:
             await self._taking.run()
 
     @property
@@ -84,40 +87,46 @@ class Trials:
             self._group.start_soon(self._carry, due)
 
     async def _carry(self, due: Due) -> None:
+        word: Callable[[], Awaitable[object]] = partial(self._queue.give_back, [due])
         try:
+            word = await self._judged(due)
+        finally:
             try:
-                await self._try(due)
+                await self._last_words.say(
+                    partial(self._tell, due, word), partial(self._untold, due, "no answer in time")
+                )
             finally:
                 self._gate.ended()
                 self._taking.look()
-        except TickwheelError as error:
-            _log.warning("the broker was not told what came of test %d of %r: %s", due.id, due.topic, error)
-        except BaseException:
-            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TickwheelError):
-                await self._queue.give_back([due])
-            raise
 
-    async def _try(self, due: Due) -> None:
+    async def _tell(self, due: Due, word: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await word()
+        except TickwheelError as error:
+            self._untold(due, error)
+
+    def _untold(self, due: Due, why: object) -> None:
+        _log.warning("the broker was not told what came of test %d of %r: %s", due.id, due.topic, why)
+
+    async def _judged(self, due: Due) -> Callable[[], Awaitable[object]]:
+        """What the broker is to be told of a test, once it was made."""
         if due.attempt > 1:  # the log has what came of it, or what was to make it has died in between
-            await self._queue.ack(due)
-            return
+            return partial(self._queue.ack, due)
         waited_s = self._clocks.wall_s() - due.deliver_at_ms / 1_000
         endpoint = self._endpoints.get(str(due.headers.get(ENDPOINT)))
         known, wanted = (0 if endpoint is None else endpoint.version), due.headers.get(VERSION)
         if endpoint is None or (isinstance(wanted, int) and known < wanted):
             if waited_s < UNKNOWN_S:
-                await self._queue.postpone(due, LOOK_AGAIN_MS)
-                return
+                return partial(self._queue.postpone, due, LOOK_AGAIN_MS)
             result: Result = NoAnswer("refused", "there is no such endpoint any more")
         elif waited_s > KEPT_MS / 1_000:  # before the broker has looked for what is too old
             result = NoAnswer("refused", "nothing took the test in time")
         else:
             result = await self._ask(due, endpoint)
         if isinstance(result, Answer) and 200 <= result.status < 300:
-            await self._queue.ack(due)
-        else:
-            _log.info("test %d of endpoint %r: %s", due.id, endpoint and endpoint.name, result.text)
-            await self._queue.retry(due, 0, result.text)
+            return partial(self._queue.ack, due)
+        _log.info("test %d of endpoint %r: %s", due.id, endpoint and endpoint.name, result.text)
+        return partial(self._queue.retry, due, 0, result.text)
 
     async def _ask(self, due: Due, endpoint: Endpoint) -> Result:
         try:

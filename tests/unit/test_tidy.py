@@ -117,7 +117,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tickwheel.errors",
         "tickwheel.sharing",
         # How what is said to the broker is said to its end.
-        "tickwheel.client.waiting.last_word",
+        "tickwheel.client.waiting.last_words",
         # What broker, HTTP API and dashboard judge and write alike.
         "tickwheel.protocol.breaker",
         "tickwheel.protocol.endpoint_states",

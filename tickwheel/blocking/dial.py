@@ -7,7 +7,8 @@ import os
 import socket
 import ssl
 from collections import deque
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
 
 from tickwheel.blocking.wire import Tls, Wire
 from tickwheel.client.security import Security, explain_tls
@@ -21,6 +22,10 @@ _UNDER_WAY: Final = {
 }
 
 
+Target: TypeAlias = tuple[int, Any]
+"""A family of addresses, and an address of it."""
+
+
 class Opening:
     """A connection on its way. Everything raises OSError (TimeoutError among them), TlsFailed, BadCertificate."""
 
@@ -29,23 +34,27 @@ class Opening:
         self.until = began_at + patience_s
         self._address = address
         self._context = security.context() if not isinstance(address, UnixAddress) and address.tls else None
-        self._targets: deque[tuple[int, Any]] = deque()
+        self._targets: deque[Target] = deque()
         self._next_at = -1.0
         self._failure: OSError = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         self._sock: socket.socket | None = None
         self._wire: Wire | None = None
         self._tls: Tls | None = None
 
-    def look_up(self) -> None:
-        """What the address stands for. This alone blocks."""
+    def look_up(self) -> Sequence[Target]:
+        """What the address stands for, which is tried then. This alone blocks."""
         address = self._address
         if isinstance(address, UnixAddress):
-            self._targets.append((socket.AF_UNIX, address.path))
-            return
-        for family, _, _, _, target in socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM
-        ):
-            self._targets.append((family, target))
+            found: list[Target] = [(socket.AF_UNIX, address.path)]
+        else:
+            told = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            found = [(family, target) for family, _, _, _, target in told]
+        self.take(found)
+        return found
+
+    def take(self, targets: Sequence[Target]) -> None:
+        """What the address stood for when it was looked up."""
+        self._targets.extend(targets)
 
     def fileno(self) -> int:
         """Of the socket that there is now; -1: none."""

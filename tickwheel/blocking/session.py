@@ -11,10 +11,10 @@ import math
 import select
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from tickwheel.blocking.dial import Opening
+from tickwheel.blocking.dial import Opening, Target
 from tickwheel.blocking.monitor import Monitor, run
 from tickwheel.blocking.wire import Wire
 from tickwheel.client import forks as _forks
@@ -62,6 +62,9 @@ class BlockingSession(Conversation):
         self._open: tuple[Link, Wire] | None = None
         """The connection; its handshake may not be done."""
         self._is_in_round = False
+        self._is_closing = False
+        self._targets: dict[Address, Sequence[Target]] = {}
+        """What addresses stood for when they were looked up last."""
         self._round_at = -math.inf
         """When the next round of trying nodes begins."""
         self._look_at = -math.inf
@@ -132,6 +135,7 @@ class BlockingSession(Conversation):
 
     async def drain(self) -> None:
         """See `Conversation`."""
+        self._is_closing = True
         while self._leaving or (self._has_unwritten() and self.is_connected):
             if self._drained.is_set():
                 self._drained = self.monitor.event()
@@ -278,12 +282,22 @@ class BlockingSession(Conversation):
             return
         try:
             opening = self._dial(address, now, self.nodes.patience_s)
-            self.monitor.without(opening.look_up)
+            self._look_up(opening, address)
         except _FAILURES as error:
             self._not_opened(address, error)
             return
         if self._terminal is None and self._open is None and self._opening is None:
             self._opening = opening
+
+    def _look_up(self, opening: Opening, address: Address) -> None:
+        """While the client is being closed a name stands for what it stood for last: no limit of time holds for asking
+        what it stands for."""
+        if not self._is_closing:
+            self._targets[address] = self.monitor.without(opening.look_up)
+        elif address in self._targets:
+            opening.take(self._targets[address])
+        else:
+            raise NotConnected("The client is being closed.")
 
     def _go_on_opening(self, opening: Opening, now: float, until: float) -> None:
         try:

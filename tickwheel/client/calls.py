@@ -183,6 +183,9 @@ class Call:
     def ended(self) -> None:
         """Hears of the end, whatever it was."""
 
+    def forked(self) -> None:
+        """Hears in a child of a fork that it is the parent's."""
+
 
 def encode_request(request: Request) -> bytes:
     """The payload of a request, judged as the broker judges it, so that it is not sent in vain; what is long, ids for

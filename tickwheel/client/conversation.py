@@ -76,6 +76,13 @@ class Renewing(Protocol):
         """Renews what is to be renewed now; when to come again."""
 
 
+class Telling(Protocol):
+    """Something that tells the log now and then, and not of each event."""
+
+    def tell(self, *, is_over: bool = True) -> None:
+        """The rest. Unless ``is_over``: if that is due."""
+
+
 class HoldsReceipts(Protocol):
     """Something that has received messages, and settles them."""
 
@@ -123,6 +130,8 @@ class Conversation:
         self._leaving: set[Call] = set()
         """Acks, and requests that give something back to the broker: ``drain`` waits for their answers, also while
         there is no connection."""
+        self.untold: dict[Telling, None] = {}
+        """What the log is to be told of later."""
         self._flights: dict[FlightKey, SendFlight] = {}
         self._wake = self.waits.event()
         self._drained = self.waits.event()
@@ -396,9 +405,14 @@ class Conversation:
             self.fail(call, _uncertain("The client was closed.") if call.is_uncertain else self._terminal)
         for subscription in list(self.subscriptions):
             subscription.fail(self._terminal)
+        self._tell_rest(is_over=True)
         self._outbox.clear()
         self._connected.set()
         self._drained.set()
+
+    def _tell_rest(self, *, is_over: bool) -> None:
+        for telling in list(self.untold):
+            telling.tell(is_over=is_over)
 
     @property
     def is_forked(self) -> bool:
@@ -410,6 +424,9 @@ class Conversation:
         link, self.link = self.link, None
         _forks.keep(link, self._budget, self._flights)
         self._terminal = error
+        for call in self._live:
+            call.forked()
+        self.untold = {}
         self._budget, self._flights = Budget(self._budget.limit, self.waits), {}
         self._outbox, self._live, self._leaving = deque(), {}, set()
         subscriptions, self.subscriptions = self.subscriptions, {}
@@ -629,6 +646,7 @@ class Conversation:
             call.abandoned = True
             what = f"The broker did not answer within {self.timeout_s:g} s."
             self.fail(call, _uncertain(what) if call.is_uncertain else RequestTimeout(what))
+        self._tell_rest(is_over=False)
         # The client may have been closed while we slept; what happens to the user's block is not ours to disturb.
         if self.link is not None and self._terminal is None:
             self._check_alive(self.link, now)

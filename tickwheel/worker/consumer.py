@@ -13,7 +13,7 @@ from tickwheel.client.consumer.giving_back import GiveBack
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.client.consumer.subscription import Subscription
 from tickwheel.client.results import ReceiptResult
-from tickwheel.client.waiting.last_word import last_word
+from tickwheel.client.waiting.last_words import LastWords
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.worker.handler import Handler
 from tickwheel.worker.outcomes import INTERRUPTED, Kind, Outcome
@@ -35,6 +35,7 @@ class Consumer:
         self._taking = anyio.CancelScope()
         self._finished = anyio.Event()
         self._is_stopped = False
+        self._last_words = LastWords(_LAST_WORD_S)
         self.tally = Tally(handler.topic, handler.group, handler.concurrency)
 
     async def run(self, drain_s: float) -> None:
@@ -44,6 +45,7 @@ class Consumer:
         failed: TickwheelError | None = None
         async with self._subscription:
             async with anyio.create_task_group() as group:
+                group.start_soon(self._last_words.watch)
                 try:
                     with self._taking:
                         await self._take(group)
@@ -96,8 +98,8 @@ class Consumer:
 
     async def _settle(self, message: BaseMessage, outcome: Outcome) -> None:
         if outcome.kind is not Kind.DONE:
-            untold = partial(self._untold, message, outcome, f"no answer within {_LAST_WORD_S:g} s")
-            await last_word(partial(self._give_back, message, outcome), _LAST_WORD_S, untold)
+            untold = partial(self._untold, message, outcome, "no answer in time")
+            await self._last_words.say(partial(self._give_back, message, outcome), untold)
             return
         acks = message.acks
         try:

@@ -156,10 +156,11 @@ async def _print_all(client: Client, wish: Wish, waiting: Waiting) -> None:
     """Print until no message comes."""
     async with _subscribe(client, wish, waiting) as subscription:
         _tell_of_new(subscription)
+        settling = Settling(subscription, wish)
         while (batch := await waiting.next_batch(subscription.receive_batch)) is not None:
             _print_batch(batch, wish, waiting)
-            await _settle(batch, wish)
-        await subscription.flush()  # or it would end as if all had been acked
+            await settling.settle(batch)
+        await settling.end()
 
 
 async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
@@ -174,9 +175,10 @@ async def _print_some(client: Client, wish: Wish, waiting: Waiting) -> None:
             batch = await waiting.next_batch(subscription.receive_batch)
             if batch is None:
                 return
+            settling = Settling(subscription, wish)
             for one in await _print_round(subscription, batch, wish, waiting):
-                await _settle(one, wish)
-            await subscription.flush()
+                await settling.settle(one)
+            await settling.end()
 
 
 async def _print_round(
@@ -209,25 +211,37 @@ def _print_batch(batch: Batch, wish: Wish, waiting: Waiting) -> None:
     sys.stdout.flush()
 
 
-async def _settle(batch: Batch, wish: Wish) -> None:
-    from tickwheel import ReceiptResult
-    from tickwheel.errors import AckRefused
+class Settling:
+    """Settles what was printed, all of it, and tells at the end what the broker did not take."""
 
-    if wish.acks:
-        await batch.ack()
-    elif wish.nack_delay is not None or wish.gives_up:
-        results = await batch.nack(
-            wish.nack_delay, wish.error, give_up=wish.gives_up, uncounted=wish.uncounted
-        )
-        refused = {
-            message.id: str(result)
-            for message, result in zip(batch, results, strict=True)
-            if result not in (ReceiptResult.NACKED, ReceiptResult.DEAD)
-        }
-        if refused:
-            message_id, why = next(iter(refused.items()))
-            more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
-            raise AckRefused(f"Message {message_id} was not given back: {why}{more}.", refused=refused)
+    def __init__(self, subscription: Subscription[Message, Batch], wish: Wish) -> None:
+        self._subscription = subscription
+        self._wish = wish
+        self._refused: dict[int, str] = {}
+
+    async def settle(self, batch: Batch) -> None:
+        """Acks messages, or gives them back."""
+        wish = self._wish
+        if wish.acks:
+            await batch.ack()
+        elif wish.nack_delay is not None or wish.gives_up:
+            wanted = ("dead",) if wish.gives_up else ("nacked", "dead")
+            results = await batch.nack(
+                wish.nack_delay, wish.error, give_up=wish.gives_up, uncounted=wish.uncounted
+            )
+            told = zip(batch, results, strict=True)
+            self._refused |= {message.id: str(result) for message, result in told if result not in wanted}
+
+    async def end(self) -> None:
+        """Raises AckRefused, and why acks were not made."""
+        await self._subscription.flush()
+        if self._refused:
+            from tickwheel.errors import AckRefused
+
+            what = "made a dead letter" if self._wish.gives_up else "given back"
+            message_id, why = next(iter(self._refused.items()))
+            more = f" (and {len(self._refused) - 1:,} more)" if len(self._refused) > 1 else ""
+            raise AckRefused(f"Message {message_id} was not {what}: {why}{more}.", refused=self._refused)
 
 
 def _print(message: Message, wish: Wish) -> None:

@@ -96,11 +96,12 @@ class Renewing:
         with trio.move_on_after(_TOLD_S) as scope:
             await self._tell(self._all)
         if scope.cancelled_caught:
-            _log.warning(
-                "the broker did not answer within %g s: leases of %d messages may not have been renewed or given back",
-                _TOLD_S,
-                len(self),
-            )
+            self.warn_of_rest()
+
+    def warn_of_rest(self) -> None:
+        """The process ends before the broker has answered, or was asked."""
+        if len(self):
+            _log.warning("leases of %d messages may not have been renewed or given back", len(self))
 
     async def run(self) -> None:
         """Until it is cancelled."""

@@ -22,8 +22,9 @@ import pytest
 
 import tickwheel
 from tickwheel import sync
+from tickwheel.client.consumer.acks import AckFlight, AckQueue
 from tickwheel.client.forks import _known
-from tickwheel.errors import ClientClosed, ClientForked, TickwheelError
+from tickwheel.errors import ClientClosed, ClientForked, DiskFull, TickwheelError
 from tickwheel.testing import TestBroker, broker
 
 PATIENCE_S = 60.0
@@ -169,7 +170,7 @@ def test_a_client_that_is_entered_on_both_sides_of_a_fork_makes_no_key_twice(sha
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_asynchronous_client(shared: TestBroker, backend: str) -> None:
+def test_an_asynchronous_client(shared: TestBroker, backend: str, caplog: pytest.LogCaptureFixture) -> None:
     """The loop runs in a thread of the parent; the child has another loop."""
     topic = f"forked-{backend}"
     opened: Future[tuple[Any, ...]] = Future()
@@ -180,6 +181,8 @@ def test_an_asynchronous_client(shared: TestBroker, backend: str) -> None:
             await client.send_many(topic, [b"1", b"2"])
             message = await subscription.receive(PATIENCE_S)
             assert message is not None
+            for _ in range(2):  # the log has the first, and is told of the second later, by the parent
+                subscription.acks.lost(_unawaited(subscription.acks), DiskFull())
             opened.set_result((client, subscription, message, client.transaction()))
             await anyio.to_thread.run_sync(done.result)
             await message.ack(confirm=True)
@@ -187,6 +190,7 @@ def test_an_asynchronous_client(shared: TestBroker, backend: str) -> None:
             assert again is not None
             assert again.body == b"2"
 
+    caplog.clear()
     thread = threading.Thread(target=anyio.run, args=(parent,), kwargs={"backend": backend})
     thread.start()
     client, subscription, message, transaction = opened.result(PATIENCE_S)
@@ -220,11 +224,11 @@ def test_an_asynchronous_client(shared: TestBroker, backend: str) -> None:
                     said.append(error.code)
 
         anyio.run(try_all, backend=backend)
-        return " ".join(said)
+        return " ".join([*said, str(caplog.text.count("were not made")), str("defect" in caplog.text)])
 
     try:
         with child(work) as said:
-            assert said.split() == ["client_forked"] * 12 + ["None", "client_closed"]
+            assert said.split() == ["client_forked"] * 12 + ["None", "client_closed", "1", "False"]
     finally:
         done.set_result(None)
         thread.join()
@@ -244,6 +248,43 @@ def test_a_client_that_was_closed_touches_nothing_in_a_child(shared: TestBroker)
             os.close(number)
     with pytest.raises(ClientClosed):
         client.send("closed", b"2")
+
+
+def _unawaited(acks: AckQueue) -> AckFlight:
+    flight = AckFlight(acks)
+    flight.ids, flight.epochs = [1], [1]
+    return flight
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_acks_that_were_not_written(shared: TestBroker, backend: str) -> None:
+    """The frame that waits is the parent's: a child adds nothing to it, and waits for nothing."""
+
+    async def main() -> None:
+        async with shared.client() as client:
+            await client.send_many(f"unwritten-{backend}", [b"1", b"2"])
+            first, second = await client.fetch(f"unwritten-{backend}", count=2)
+            first.acks.add(first.id, first.epoch)
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                said = []
+                for confirm in (False, True):
+                    try:
+                        await second.ack(confirm=confirm)
+                    except ClientForked as error:
+                        said.append(error.code)
+                os.write(writing, " ".join(said).encode())
+                os._exit(0)
+            await anyio.to_thread.run_sync(os.waitpid, pid, 0)
+            os.close(writing)
+            assert os.read(reading, 1000) == b"client_forked client_forked"
+            os.close(reading)
+            await second.ack(confirm=True)
+            (topic,) = [one for one in await client.topics() if one.name == f"unwritten-{backend}"]
+            assert topic.groups[0].acked == 2
+
+    anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -68,12 +68,33 @@ async def test_acks_of_messages_that_are_others_by_now(capsys: pytest.CaptureFix
 
 @on_both
 async def test_messages_that_are_others_by_now_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are, in whichever batches they came."""
+    asked: list[int] = []
+
     async def nack(batch: Batch, *_: object, **__: object) -> list[ReceiptResult]:
-        return [ReceiptResult.NACKED] + [ReceiptResult.STALE_RECEIPT] * (len(batch) - 1)
+        asked.extend(message.id for message in batch)
+        return [ReceiptResult.STALE_RECEIPT if message.id == 1 else ReceiptResult.NACKED for message in batch]
+
+    monkeypatch.setattr(Batch, "nack", nack)
+    monkeypatch.setattr(receive, "_MOST_CREDIT", 1)
+    for count in (None, 2):
+        asked.clear()
+        async with serving() as (_, client):
+            await client.send_many("tea", [b"a", b"b"])
+            of, waiting = wish(acks=False, nack_delay=timedelta(0)), Waiting(count, PATIENCE)
+            with pytest.raises(AckRefused, match="Message 1 was not given back: stale_receipt") as raised:
+                await (receive._print_some if count else receive._print_all)(client, of, waiting)
+            assert raised.value.refused == {1: "stale_receipt"}
+            assert asked in ([1, 2], [1])  # what `--count` has printed when the first of it is settled
+
+
+@on_both
+async def test_messages_that_cannot_become_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nack(batch: Batch, *_: object, **__: object) -> list[ReceiptResult]:
+        return [ReceiptResult.NACKED] * len(batch)
 
     monkeypatch.setattr(Batch, "nack", nack)
     async with serving() as (_, client):
         await client.send_many("tea", [b"a", b"b"])
-        with pytest.raises(AckRefused, match="Message 2 was not given back: stale_receipt") as raised:
-            await receive._print_some(client, wish(acks=False, nack_delay=timedelta(0)), Waiting(2, PATIENCE))
-        assert raised.value.refused == {2: "stale_receipt"}
+        with pytest.raises(AckRefused, match=r"Message 1 was not made a dead letter: nacked \(and 1 more\)"):
+            await receive._print_all(client, wish(acks=False, gives_up=True), Waiting(None, PATIENCE))

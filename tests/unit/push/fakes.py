@@ -36,6 +36,8 @@ class Group:
         self.done: list[tuple[Any, ...]] = []
         self.error: TickwheelError | None = None
         self.result: ReceiptResult | None = None
+        self.takes_s = 0.0
+        """How long the broker needs for an answer."""
         self._ids = itertools.count(1)
         self._came = anyio.Event()
 
@@ -65,7 +67,7 @@ class Group:
         return taken
 
     async def _settle(self, result: ReceiptResult, *what: Any) -> ReceiptResult:
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.takes_s)
         if self.error is not None:
             raise self.error.copy()
         self.done.append(what)

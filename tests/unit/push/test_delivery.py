@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -22,42 +22,39 @@ from tickwheel_push.target import rules_of
 REQUEST = Request("POST", location_of("https://hooks.example.com/in"), [], b"")
 
 
-class SlowGroup(Group):
-    """The broker takes ``takes_s`` seconds for an answer."""
-
-    def __init__(self, takes_s: float) -> None:
-        super().__init__()
-        self._takes_s = takes_s
-
-    async def _settle(self, result: ReceiptResult, *what: Any) -> ReceiptResult:
-        await trio.sleep(self._takes_s)
-        return await super()._settle(result, *what)
-
-
 class Ending:
     """A message is carried, and the process has to end after a second."""
 
-    def __init__(self, takes_s: float, answers_after_s: float = 0.0) -> None:
-        self.group = SlowGroup(takes_s)
+    def __init__(self, takes_s: float, answers_after_s: float = 0.0, status: int = 200) -> None:
+        self.group = Group()
+        self.group.takes_s = takes_s
         self._tally = Tally()
-        self._answers_after_s = answers_after_s
+        self._answers_after_s, self._status = answers_after_s, status
         self.deliveries = Deliveries(self.group, self._tally.of("shop"), clocks(), lambda: None)
         (self.due,) = self.group.put()
 
     async def _answer(self, _: Request) -> Result:
         await trio.sleep(self._answers_after_s)
-        return Answer(200)
+        return Answer(self._status)
 
     def figure(self, name: str) -> bool:
         """Whether that figure of the endpoint is 1."""
         return f'tickwheel_push_{name}{{endpoint="shop"}} 1.0' in self._tally.text()[0].decode()
 
-    async def carry(self) -> None:
+    async def carry(self, gone: Callable[[], Awaitable[None]] | None = None) -> None:
         gate = Gate(max_in_flight=1)
         gate.began()
+
+        async def told_gone(_: Outcome) -> None:
+            if gone is not None:
+                await gone()
+
         with trio.move_on_after(1) as scope:
             rules = rules_of(endpoint())
-            await self.deliveries.carry(self.due, REQUEST, Servers(self._answer), 60, rules, gate)
+            async with self.deliveries.last_words.watched():
+                await self.deliveries.carry(
+                    self.due, REQUEST, Servers(self._answer), 60, rules, gate, gone=told_gone
+                )
         assert scope.cancelled_caught
 
 
@@ -87,7 +84,23 @@ async def test_what_was_not_answered_is_given_back(autojump_clock: MockClock) ->
 async def test_what_waits_and_what_can_never_go(autojump_clock: MockClock) -> None:
     ending = Ending(takes_s=1.5)
     with trio.move_on_after(1):
-        await ending.deliveries.postpone(ending.due, 5_000)
-    with trio.move_on_after(1):
-        await ending.deliveries.settle(ending.due, Outcome(Kind.DEAD, error="no"))
-    assert ending.group.done == [("postpone", 1, 5_000), ("give_up", 1, "no")]
+        async with ending.deliveries.last_words.watched(), trio.open_nursery() as nursery:
+            nursery.start_soon(ending.deliveries.postpone, ending.due, 5_000)
+            nursery.start_soon(ending.deliveries.settle, ending.due, Outcome(Kind.DEAD, error="no"))
+    assert sorted(ending.group.done) == [("give_up", 1, "no"), ("postpone", 1, 5_000)]
+
+
+async def test_an_endpoint_that_has_gone_while_the_process_ends(autojump_clock: MockClock) -> None:
+    """What is told of the endpoint is interrupted, and its message is given back all the same."""
+    ending = Ending(takes_s=1.5, status=410)
+    await ending.carry(gone=trio.sleep_forever)
+    assert ending.group.done == [("postpone", 1, 0)]
+
+
+async def test_a_message_that_could_not_become_a_dead_letter_is_not_settled(
+    autojump_clock: MockClock,
+) -> None:
+    ending = Ending(takes_s=0)
+    ending.group.result = ReceiptResult.NACKED
+    await ending.deliveries.settle(ending.due, Outcome(Kind.DEAD, error="no"))
+    assert ending.figure("unsettled_total")

@@ -41,6 +41,28 @@ async def running(group: Group, servers: Servers, *endpoints: Endpoint) -> Async
         nursery.cancel_scope.cancel()
 
 
+async def test_what_was_answered_is_told_though_the_process_ends(autojump_clock: MockClock) -> None:
+    """Given back, it would be made a second time."""
+    group, servers = Group(), Servers(always(Answer(200)))
+    group.takes_s = 1.0
+    async with running(group, servers, SHOP):
+        group.put(headers=headers_of(), deliver_at_ms=1_000_000)
+        await trio.sleep(0.5)
+    assert group.done == [("ack", 1)]
+
+
+async def test_what_could_not_be_told_in_time(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, servers = Group(), Servers(always(Answer(200)))
+    group.takes_s = 60.0
+    async with running(group, servers, SHOP):
+        group.put(headers=headers_of(), deliver_at_ms=1_000_000)
+        await trio.sleep(0.5)
+    assert group.done == []
+    assert "the broker was not told what came of test 1 of 'orders': no answer in time" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("result", "error"),
     [

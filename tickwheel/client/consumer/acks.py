@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from tickwheel.client.calls import Call, Link
 from tickwheel.client.consumer.giving_back import GiveBack
+from tickwheel.client.consumer.untold import Untold
 from tickwheel.client.conversation import Conversation
 from tickwheel.client.requests import typed
 from tickwheel.client.results import ReceiptResult
@@ -18,6 +17,7 @@ from tickwheel.protocol.bodies.settling import Extend, ExtendOk, NackOk, Return,
 from tickwheel.protocol.errors import (
     AckRefused,
     ClientClosed,
+    ClientForked,
     MessageCancelled,
     MessageNotFound,
     NeverDelivered,
@@ -33,10 +33,6 @@ FLIGHT_ACKS_MAX: Final = 512
 """As many single acks share one frame; then their sender lets the writer run."""
 FLIGHTS_MAX: Final = 64
 """As many ACK frames may be unanswered; then an ack waits."""
-_REFUSED_REMEMBERED_MAX: Final = 10_000
-_WARNED_EVERY_S: Final = 10.0
-
-logger = logging.getLogger("tickwheel")
 
 _ERROR_OF_CODE: Final[dict[int, type[AckRefused]]] = {
     AckCode.STALE_RECEIPT: StaleReceipt,
@@ -109,6 +105,9 @@ class AckFlight(Call):
     def failed(self, error: TickwheelError) -> None:
         self._queue.lost(self, error)
 
+    def forked(self) -> None:
+        self.open = False
+
     def refuse_receipts(self) -> bool:
         ids = self.ids if self._packed is None or self.ids else unpack_column("Q", self._packed[0])
         self.refused = {place: (message_id, StaleReceipt) for place, message_id in enumerate(ids)}
@@ -128,13 +127,10 @@ class AckQueue:
         """``timeline``: of the log that gave the messages, if it is not that of now."""
         self.group_name = group_name
         self._topic = topic
-        self._untold = 0
-        self._next_warning = -math.inf
+        self._untold = Untold(session, topic, group_name)
         self.group_id: int | None = None
         """Under which number acks are written; None while there is no connection: they are parked."""
         self._last_group_id: int | None = None
-        self.refused: dict[int, type[AckRefused]] = {}
-        """Acks that did not count, and that were not reported yet."""
         self.holding: Held | None = None
         """What hears that messages were given back."""
         self.carrier: Any = None
@@ -148,12 +144,6 @@ class AckQueue:
         self._resumed = self._waits.event()
         self._timeline = timeline or session.timeline
         self._over: TickwheelError | None = None
-        self._lost: TickwheelError | None = None
-        """Why acks were not made, until a caller has heard of it."""
-        self._lost_untold = 0
-        """How many of them the log was not told of; ``_lost_why`` goes with it."""
-        self._lost_why: TickwheelError | None = None
-        self._next_lost_warning = -math.inf
 
     def add(self, message_id: int, epoch: int) -> AckFlight:
         """Adds an ack to the flight of this loop turn."""
@@ -194,8 +184,7 @@ class AckQueue:
 
     def take_over(self, before: AckQueue) -> None:
         """What comes from now on is acked here, and what was not told of the queue before is told here."""
-        self.refused, self.holding = before.refused, before.holding
-        self._untold, self._next_warning = before._untold, before._next_warning
+        self._untold, self.holding = before._untold, before.holding
         if before.carrier is not None:
             self.carrier = before.carrier.of(self)
 
@@ -291,7 +280,8 @@ class AckQueue:
         parked, self._parked = self._parked, []
         for flight in parked:
             self._session.fail(flight, error)
-        self._warn_of_lost()
+        if not isinstance(error, ClientForked):  # the parent's log tells of them
+            self._untold.tell()
         self._resumed.set()
 
     def _launch(self, flight: AckFlight) -> AckFlight:
@@ -329,7 +319,7 @@ class AckQueue:
             raise flight.error.copy()
         refused = dict(one for at, one in flight.refused.items() if place is None or at == place)
         for message_id in refused:
-            self.refused.pop(message_id, None)
+            self._untold.refused.pop(message_id, None)
         _raise_refused(refused)
 
     async def flush(self) -> None:
@@ -338,17 +328,22 @@ class AckQueue:
         Raises AckRefused if an ack did not count, and the error of the broker that kept a frame of acks from being
         looked at. What was raised once is not raised again.
         """
-        for flight in list(self._unanswered):
+        waited = list(self._unanswered)
+        for flight in waited:
             await flight.done.wait()
-        if self._lost is not None:
-            lost, self._lost = self._lost, None
+        lost = self._untold.take_lost()
+        lost = next((flight.error for flight in waited if flight.error is not None), lost)
+        if lost is not None:
             raise lost.copy()
-        refused = dict(self.refused)
-        self.refused.clear()
+        refused = dict(self._untold.refused)
+        self._untold.refused.clear()
         _raise_refused(refused)
 
     def park(self, flight: AckFlight) -> None:
         """Keeps a flight until the subscription is back."""
+        if self._over is not None:  # it will not be
+            self._session.fail(flight, self._over)
+            return
         self._parked.append(flight)
 
     def resume(self, group_id: int) -> None:
@@ -374,34 +369,15 @@ class AckQueue:
         if flight in self._unanswered:
             del self._unanswered[flight]
             self._landed += flight.count - self._settled_before(flight)
-            if self._over is not None and not self._unanswered and flight.error is None:
-                self._warn_of_lost()
-        if len(self.refused) < _REFUSED_REMEMBERED_MAX:
-            self.refused.update(flight.refused.values())
-        if flight.refused and None not in flight.awaited:
-            self._warn([one for place, one in flight.refused.items() if place not in flight.awaited])
+        if flight.refused:
+            self._untold.remember(flight.refused.values())
+            if None not in flight.awaited:
+                untold = [one for place, one in flight.refused.items() if place not in flight.awaited]
+                self._untold.refuse(untold)
 
     def lost(self, flight: AckFlight, error: TickwheelError) -> None:
         """The flight failed as a whole: no ack in it is known to count, and the messages may come again."""
-        if not flight.unawaited:
-            return
-        self._lost = self._lost_why = error
-        self._lost_untold += flight.unawaited
-        is_last = self._over is not None and not self._unanswered
-        if is_last or (self._over is None and self._waits.now() >= self._next_lost_warning):
-            self._warn_of_lost()
-
-    def _warn_of_lost(self) -> None:
-        if not self._lost_untold:
-            return
-        logger.warning(
-            "%d acks of %r in group %r were not made: %s",
-            self._lost_untold,
-            self._topic,
-            self.group_name,
-            self._lost_why,
-        )
-        self._lost_untold, self._next_lost_warning = 0, self._waits.now() + _WARNED_EVERY_S
+        self._untold.lose(flight.unawaited, error)
 
     def _settled_before(self, flight: AckFlight) -> int:
         """How many acks were refused of messages that were known to be lost: they count among those."""
@@ -410,35 +386,9 @@ class AckQueue:
         held = self.holding
         return sum(held.is_settled((flight.ids[at], flight.epochs[at])) for at in flight.refused)
 
-    def _warn(self, refused: Sequence[tuple[int, type[AckRefused]]]) -> None:
-        """These acks are not waited for, so the log tells of them; of those that follow shortly only their number."""
-        if not refused:
-            return
-        self._untold += len(refused)
-        now = self._waits.now()
-        if now < self._next_warning:
-            return
-        message_id, error = refused[0]
-        more = f" (and {self._untold - 1:,} more acks)" if self._untold > 1 else ""
-        logger.warning(
-            "the ack of message %d of %r in group %r was refused: %s%s. %s",
-            message_id,
-            self._topic,
-            self.group_name,
-            error.code,
-            more,
-            error.advice,
-        )
-        self._untold, self._next_warning = 0, now + _WARNED_EVERY_S
-
     def warn_of_rest(self) -> None:
         """The subscription ends: the log tells of what it was not yet told."""
-        self._warn_of_lost()
-        if self._untold:
-            logger.warning(
-                "%d more acks of %r in group %r were refused", self._untold, self._topic, self.group_name
-            )
-            self._untold = 0
+        self._untold.tell()
 
 
 def _stale(ids: Sequence[int]) -> list[ReceiptResult]:

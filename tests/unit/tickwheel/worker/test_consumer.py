@@ -41,4 +41,4 @@ async def test_a_message_that_could_not_be_given_back_in_time_is_counted_and_tol
             await begun.wait()
             worker.stop()
         assert worker.tallies[0].unsettled == 1
-        assert "the broker could not be told (no answer within 0.01 s)" in caplog.text
+        assert "the broker could not be told (no answer in time)" in caplog.text

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.abc
 import pytest
 
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer, serving
 from tickwheel import Batch, Client, Message, Subscription
 from tickwheel.client import client as client_module
+from tickwheel.client.consumer.acks import AckFlight, AckQueue
 from tickwheel.errors import DiskFull, TickwheelError
 from tickwheel.protocol.machine import AckRequested, ServerEvent
 
@@ -144,3 +146,131 @@ async def test_acks_that_cannot_be_made_at_the_end_are_told(
         with pytest.raises(ZeroDivisionError):
             await fail_away(server, 1_000)
     assert "1 acks of 'tea' in group 'default' were not made: " in caplog.text
+
+
+@on_both
+async def test_those_that_nobody_waits_for_are_told_though_the_last_frame_is_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(client_module, "CLOSE_TIMEOUT_S", 0.05)
+    failed: list[str] = []
+
+    async def confirm(message: Message) -> None:
+        try:
+            await message.ack(confirm=True)
+        except TickwheelError as error:
+            failed.append(error.code)
+
+    async def work(client: Client, group: anyio.abc.TaskGroup) -> None:
+        async with client.subscribe("tea", batch=COUNT) as subscription:
+            await client.send_many("tea", [b"%d" % number for number in range(COUNT)])
+            batch = await subscription.receive_batch()
+            assert batch is not None
+            first, second, *_ = batch
+            server.after = lambda event: "silent" if isinstance(event, AckRequested) else None
+            await first.ack()
+            await answered(server, 1)
+            group.start_soon(confirm, second)
+            await answered(server, 2)
+            raise ZeroDivisionError
+
+    async with FakeServer() as server, anyio.create_task_group() as group:
+        with pytest.raises(ZeroDivisionError):
+            async with Client(dial=server.dial) as client:
+                await work(client, group)
+    assert failed == ["client_closed"]
+    told = "1 acks of 'tea' in group 'default' were not made: the client was closed before the broker had answered"
+    assert told in caplog.text
+
+
+@on_both
+async def test_acks_of_fetched_messages_are_told_when_the_client_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No subscription ends, at which the rest could be told."""
+    async with serving() as (server, client):
+        server.refuse = full
+        session = client._running
+        assert session is not None
+        queue = AckQueue(session, "g", "tea")
+        queue.resume(0)
+        for number in range(5):
+            queue.add(1, 1)
+            await answered(server, number + 1)
+        assert "1 acks of 'tea' in group 'g' were not made" in caplog.text
+        assert "4 acks" not in caplog.text
+    assert "4 acks of 'tea' in group 'g' were not made" in caplog.text
+
+
+@on_both
+async def test_refused_acks_are_told_though_the_block_ends_by_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(client: Client) -> None:
+        async with client.subscribe("tea", batch=COUNT) as subscription:
+            await client.send_many("tea", [b"%d" % number for number in range(COUNT)])
+            batch = await subscription.receive_batch()
+            assert batch is not None
+            for stored in server.messages:
+                stored.epochs["default"] = 7
+            for number, message in enumerate(batch):
+                await message.ack()
+                await answered(server, number + 1)
+            raise ZeroDivisionError
+
+    async with serving() as (server, client):
+        with pytest.raises(ZeroDivisionError):
+            await fail(client)
+        assert caplog.text.count("was refused: stale_receipt") == 1
+        assert f"{COUNT - 1} more acks of 'tea' in group 'default' were refused" in caplog.text
+
+
+@on_both
+async def test_what_was_not_told_is_told_by_the_queue_of_another_timeline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with receiving() as (server, subscription, batch):
+        server.refuse = full
+        for number, message in enumerate(batch):
+            await message.ack()
+            await answered(server, number + 1)
+        before = subscription.acks
+        after = AckQueue(before._session, "default", "tea")
+        after.take_over(before)
+        with pytest.raises(DiskFull):
+            await after.flush()
+        after.warn_of_rest()
+        assert f"{COUNT - 1} acks of 'tea' in group 'default' were not made" in caplog.text
+
+
+@on_both
+async def test_a_flight_that_comes_to_a_subscription_that_is_over_ends() -> None:
+    async with receiving() as (_, subscription, _batch):
+        queue = subscription.acks
+        queue.suspend()
+        subscription.fail(DiskFull())
+        flight = AckFlight(queue)
+        queue._session.submit(flight)
+        with anyio.fail_after(5):
+            await flight.done.wait()
+        assert isinstance(flight.error, DiskFull)
+
+
+@on_both
+async def test_two_that_flush_at_the_same_time_hear_of_it_both() -> None:
+    heard: list[str] = []
+
+    async def flush(subscription: Subscription[Message, Batch]) -> None:
+        try:
+            await subscription.flush()
+        except DiskFull as error:
+            heard.append(error.code)
+
+    async with receiving() as (server, subscription, batch):
+        server.refuse = full
+        await batch.ack()
+        async with anyio.create_task_group() as group:
+            group.start_soon(flush, subscription)
+            group.start_soon(flush, subscription)
+    assert heard == ["disk_full"] * 2

@@ -127,6 +127,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
         yield cluster
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_between_the_owner_and_the_leader(cluster: Cut) -> None:
     """It hears the group, which is on another machine."""
     cluster.wait_spare()
@@ -141,6 +142,7 @@ def test_between_the_owner_and_the_leader(cluster: Cut) -> None:
     cluster.check()
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_between_the_leader_and_the_other_brokers(cluster: Cut) -> None:
     """All nodes reach it, and it answers them: it has nothing new."""
     cluster.wait_spare()

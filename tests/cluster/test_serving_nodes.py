@@ -94,6 +94,7 @@ def nodes(topic: Topic, tmp_path: Path) -> Iterator[Nodes]:
         yield Nodes(url, tmp_path, stack)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_a_killed_owner_is_replaced_and_nothing_is_lost(nodes: Nodes) -> None:
     owner = nodes.owner()
     nodes.send(owner)
@@ -110,6 +111,7 @@ def test_a_killed_owner_is_replaced_and_nothing_is_lost(nodes: Nodes) -> None:
         owner = following
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_an_owner_that_sleeps_is_replaced_and_answers_nothing_stale(nodes: Nodes) -> None:
     zombie = nodes.owner()
     nodes.send(zombie)
@@ -132,6 +134,7 @@ def test_an_owner_that_sleeps_is_replaced_and_answers_nothing_stale(nodes: Nodes
     nodes.check(following)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_drained_and_restarted_one_after_the_other(nodes: Nodes) -> None:
     owner = nodes.owner()
     nodes.send(owner)

@@ -94,6 +94,7 @@ def fate(original: Original, whole: Answers, name: str) -> str:
     return "set aside"
 
 
+@pytest.mark.promise("when-is-a-message-safe")
 @pytest.mark.timeout(limit_s(300))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", ["clean", "power loss"])

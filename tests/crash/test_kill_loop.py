@@ -32,6 +32,15 @@ from timerlog.store import Store, StoreSettings
 KILLS = amount("kills")
 
 
+@pytest.mark.promise(
+    "V58",
+    "R6",
+    "R44",
+    "S9",
+    "when-is-a-message-safe",
+    "sending-twice",
+    "cancel-and-reschedule-racing-delivery",
+)
 @pytest.mark.timeout(limit_s(300))
 async def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     ledger = Ledger()

@@ -38,6 +38,7 @@ async def purge_again_and_again(load: Load, purged: list[int]) -> None:
             await trio.sleep(0.05)
 
 
+@pytest.mark.promise("what-is-purged-and-what-never")
 @pytest.mark.timeout(limit_s(300))
 async def test_a_purge_loses_nothing_that_is_needed(tmp_path: Path) -> None:
     ledger, drawn = Ledger(), seed("purge kill")

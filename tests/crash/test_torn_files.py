@@ -70,6 +70,7 @@ def tear(path: Path, at: int, fate: str) -> None:
         file.write(bytes(len(rest)) if fate == "zeros" else bytes(byte ^ 0xA5 for byte in rest))
 
 
+@pytest.mark.promise("when-is-a-message-safe")
 @pytest.mark.timeout(limit_s(300))
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_torn_follows_from_the_log(original: Original, whole: Answers, kind: str) -> None:

@@ -75,6 +75,7 @@ def torn(content: bytes, cut: int, fate: str) -> bytes:
     return content[:cut] + bytes(min(64, rest)) + content[cut + 64 :]
 
 
+@pytest.mark.promise("R45", "when-is-a-message-safe")
 @pytest.mark.parametrize("fate", FATES)
 def test_cut_at_every_byte_of_the_last_batch(recorded: Recorded, fate: str) -> None:
     cuts = range(recorded.durable_end, recorded.end)
@@ -112,6 +113,7 @@ def check_recovery(recorded: Recorded, expected: int, cut: int) -> None:
         again.close(clean=False)
 
 
+@pytest.mark.promise("R46", "when-is-a-message-safe")
 def test_damage_before_the_durable_position_refuses_to_start(recorded: Recorded) -> None:
     for place in range(64, recorded.durable_end - 40, 7):
         flipped = bytearray(recorded.content)

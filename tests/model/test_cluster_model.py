@@ -123,6 +123,7 @@ def seeds(name: str, count: int) -> range:
     return range(first, first + count)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_what_was_committed_is_on_every_node() -> None:
     for number in seeds("cluster model", amount("cluster_runs")):
         print("seed", number)

@@ -217,6 +217,7 @@ def _no_space(*_: object) -> None:
     raise DiskFull("the disk is full")
 
 
+@pytest.mark.promise("in-which-order")
 @pytest.mark.parametrize("part", range(4))
 def test_what_each_request_is_given(part: int) -> None:
     for seed in range(examples(30)):

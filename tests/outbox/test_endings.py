@@ -26,6 +26,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'a.sqlite'}"
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 @BACKENDS
 def test_a_hub_after_its_end(url: str, backend: str) -> None:
     async def main() -> None:
@@ -149,6 +150,7 @@ def test_a_stream_that_is_opened_by_calls_that_are_cancelled(url: str, backend: 
     run(backend, main)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @BACKENDS
 @pytest.mark.parametrize("how", ["receive", "anext"])
 def test_a_queue_that_is_read_by_calls_that_are_cancelled(url: str, backend: str, how: str) -> None:

@@ -119,6 +119,7 @@ def test_keys_are_ordered_bytewise(space: KeySpace) -> None:
         assert space.scan(connection) == []
 
 
+@pytest.mark.promise("S3")
 def test_largest_keys_and_values_are_stored_and_larger_ones_refused(space: KeySpace) -> None:
     key, sender = os.urandom(MAX_KEY_BYTES), os.urandom(MAX_KEY_BYTES)
     value = os.urandom(MAX_VALUE_BYTES)
@@ -170,6 +171,7 @@ def test_counters_are_integers_of_64_bits_in_decimal(space: KeySpace) -> None:
             space.execute(connection, Increment("n", 1.5))  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("S5")
 def test_all_or_nothing_with_the_users_own_tables(space: KeySpace) -> None:
     with space.database.begin() as connection:
         connection.execute(sa.text("create table orders (id integer primary key)"))
@@ -187,6 +189,7 @@ def test_all_or_nothing_with_the_users_own_tables(space: KeySpace) -> None:
         assert space.reap(connection, "box", 10) == []
 
 
+@pytest.mark.promise("K15")
 def test_only_inside_a_transaction(space: KeySpace) -> None:
     with space.database.engine.connect() as connection:
         with pytest.raises(NotInTransaction):
@@ -212,6 +215,7 @@ def test_counters_of_many_threads_add_up(space: KeySpace) -> None:
 # -- messages --
 
 
+@pytest.mark.promise("S8", "S10", "K1", "K12", "K16", "K18")
 def test_inboxes_are_reaped_in_order_and_rollback_brings_messages_back(space: KeySpace) -> None:
     for first in (0, 5):
         with space.database.begin() as connection:
@@ -249,6 +253,7 @@ def is_blocked(space: KeySpace) -> bool:
         return bool(connection.execute(sa.text(WAITING[space.database.kind])).scalar_one())
 
 
+@pytest.mark.promise("K17", "K20")
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_a_second_reaper_waits_and_never_gets_what_the_first_got(
     space: KeySpace, first_commits: bool
@@ -292,6 +297,7 @@ def test_a_slow_reaper_does_not_stop_the_dispatcher(space: KeySpace) -> None:
         assert [one.value for one in space.reap(connection, "box", 10)] == [b"second"]
 
 
+@pytest.mark.promise("S11")
 @pytest.mark.only_on("postgresql", "mariadb")  # SQLite has one writer at a time.
 def test_what_commits_late_is_not_missed(space: KeySpace) -> None:
     with space.database.begin() as late:
@@ -326,6 +332,7 @@ def test_the_oldest_timestamp_goes_first_whatever_its_number(space: KeySpace) ->
         assert space.get(connection, "a") == b"3"
 
 
+@pytest.mark.promise("K14")
 def test_a_number_is_given_once_only(space: KeySpace) -> None:
     """Also when all messages that had one are gone: otherwise two could have the same place in an inbox."""
     numbers = []
@@ -339,6 +346,7 @@ def test_a_number_is_given_once_only(space: KeySpace) -> None:
     assert numbers == sorted(numbers)
 
 
+@pytest.mark.promise("K13")
 def test_messages_of_one_moment_do_not_collide(space: KeySpace) -> None:
     """From one sender, and so from one range, to one key at one timestamp."""
     space._tables.now = lambda: sa.literal(5, sa.BigInteger)  # the database's clock stands still
@@ -352,6 +360,7 @@ def test_messages_of_one_moment_do_not_collide(space: KeySpace) -> None:
         assert {one.timestamp_ns for one in reaped} == {5}
 
 
+@pytest.mark.promise("S12")
 @pytest.mark.parametrize("commits", [True, False])
 def test_who_wants_to_keep_messages_saves_them_again(space: KeySpace, commits: bool) -> None:
     """Reaping is a part of an ordinary transaction."""
@@ -376,6 +385,7 @@ def test_who_wants_to_keep_messages_saves_them_again(space: KeySpace, commits: b
     assert (letters, archived, left, kept) == expected
 
 
+@pytest.mark.promise("S4", "K8", "K9")
 @pytest.mark.parametrize("limit", [1, 4, 100])
 def test_operations_are_executed_in_order(space: KeySpace, limit: int) -> None:
     with space.database.begin() as connection:
@@ -399,6 +409,7 @@ def test_operations_are_executed_in_order(space: KeySpace, limit: int) -> None:
         ]
 
 
+@pytest.mark.promise("K2", "K22")
 def test_accounting_counts_what_is_in_a_range(space: KeySpace) -> None:
     with space.database.begin() as connection:
         space.put(connection, "a", b"123")
@@ -454,6 +465,7 @@ def test_an_operation_that_nobody_knows_is_set_aside(space: KeySpace) -> None:
 # -- leases --
 
 
+@pytest.mark.promise("K5")
 def test_a_worker_that_lost_its_range_changes_nothing(space: KeySpace) -> None:
     tables, database = tables_of(space), space.database
     old = leases.Worker("dispatcher", "old", lease_ns=1)
@@ -471,6 +483,7 @@ def test_a_worker_that_lost_its_range_changes_nothing(space: KeySpace) -> None:
     assert {one.owner for one in space.stats().ranges} == {"new", None}
 
 
+@pytest.mark.promise("S1")
 def test_ranges_are_split_merged_and_shared_fairly(space: KeySpace) -> None:
     tables, database = tables_of(space), space.database
     assert [space.split(at) for at in ("d", "m", "t", "m")] == [True, True, True, False]

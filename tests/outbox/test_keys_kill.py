@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from sqlalchemy.engine import Connection
 
 from tests.outbox.keys_worker import PROGRAM
@@ -156,6 +157,7 @@ def create(space: KeySpace, draw: random.Random) -> Ledger:
     return ledger
 
 
+@pytest.mark.promise("S9", "K10")
 def test_workers_are_killed(database_url: str) -> None:
     """While others start, who take over; in the end two are left, and do the rest."""
     draw = random.Random(23)
@@ -175,6 +177,7 @@ def test_workers_are_killed(database_url: str) -> None:
         assert ledger.failed
 
 
+@pytest.mark.promise("K19")
 def test_the_server_is_killed(database_server: DatabaseServer) -> None:
     """While two workers of each service work: they wait until it is back, and go on."""
     draw = random.Random(42)

@@ -57,6 +57,7 @@ def counter(space: KeySpace, key: str = "n") -> bytes | None:
     return space.database.run(lambda connection: space.get(connection, key))
 
 
+@pytest.mark.promise("S6", "S7", "K6")
 def test_a_commit_wakes_both(space: KeySpace, backend: str) -> None:
     async def main() -> None:
         dispatcher = space.dispatcher(poll_interval_s=NEVER_S, lease_s=NEVER_S)
@@ -72,6 +73,7 @@ def test_a_commit_wakes_both(space: KeySpace, backend: str) -> None:
     assert space.stats().dispatchers == 0
 
 
+@pytest.mark.promise("K7")
 def test_polling_is_the_fallback(space: KeySpace, monkeypatch: pytest.MonkeyPatch) -> None:
     class DeafWatch:
         look = staticmethod(leases_free_look)
@@ -119,6 +121,7 @@ REFUSES = {
 }
 
 
+@pytest.mark.promise("K11")
 def test_what_cannot_be_executed_is_set_aside_and_the_rest_goes_on(space: KeySpace) -> None:
     """Also what the database itself refuses, in the middle of a batch."""
     with space.database.begin() as connection:
@@ -183,6 +186,7 @@ def test_what_is_no_fault_of_an_operation_sets_none_aside(space: KeySpace) -> No
     assert (stats.executable_messages, stats.failed_operations) == (1, 0)
 
 
+@pytest.mark.promise("K4")
 def test_workers_share_ranges_and_take_over_what_a_dead_one_had(space: KeySpace) -> None:
     for at in ("b", "c", "d"):
         space.split(at)
@@ -212,6 +216,7 @@ def test_workers_share_ranges_and_take_over_what_a_dead_one_had(space: KeySpace)
     assert sorted(reap(space)) == sorted([b"a", b"b", b"c", b"d"] * 2)
 
 
+@pytest.mark.promise("S2", "K3")
 def test_ranges_change_shape_under_load(space: KeySpace) -> None:
     """Nothing is done twice, and what one sender sends stays in order."""
     rounds = 30
@@ -250,6 +255,7 @@ LOST = {
 }
 
 
+@pytest.mark.promise("K21")
 def test_commits_whose_answer_is_lost_are_not_done_twice(
     space: KeySpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

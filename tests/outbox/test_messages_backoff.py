@@ -37,6 +37,7 @@ def waits_s(table: MessageTable, number: int) -> tuple[list[float], float]:
     return [(one - before) / SECOND_NS for (one,) in rows(table, "time_next")], exact_ns / SECOND_NS
 
 
+@pytest.mark.promise("V2", "V4", "V59", "V60", "V61", "V62", "V63", "V82", "V95", "V106")
 @pytest.mark.parametrize(("max_backoff_s", "expected"), [(3_600, BOUNDED), (0, UNBOUNDED)])
 def test_waits_double_between_their_bounds_and_differ(
     database_url: str, max_backoff_s: int, expected: list[tuple[int, float, float]]
@@ -52,6 +53,7 @@ def test_waits_double_between_their_bounds_and_differ(
                 assert max(waits) - min(waits) > (longest - shortest) / 3, number
 
 
+@pytest.mark.promise("V71")
 def test_a_lower_epoch_shortens_the_wait_and_effects_still_count_once(database_url: str) -> None:
     """The new deliveries have numbers that old ones had; only one of two of the same number can ack."""
     effects = sa.Table("effects", sa.MetaData(), sa.Column("by", sa.String(10)))

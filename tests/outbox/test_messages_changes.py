@@ -26,6 +26,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "_CHECK_INTERVAL_S", 0.05)
 
 
+@pytest.mark.promise("V75")
 async def test_settings_count_at_once_and_drop_nobody(database_url: str) -> None:
     with message_table(database_url, batch_size=1) as table, same_table(database_url) as other:
         async with table.hub() as hub, hub.subscribe() as stream:
@@ -59,6 +60,7 @@ async def test_new_columns_are_streamed(database_url: str) -> None:
             await message.ack()
 
 
+@pytest.mark.promise("V102")
 @pytest.mark.parametrize("noticed_first", [True, False])
 async def test_columns_that_change_their_type_or_go(
     database_url: str, noticed_first: bool, monkeypatch: pytest.MonkeyPatch
@@ -91,6 +93,7 @@ async def test_columns_that_change_their_type_or_go(
             assert hub.stats.sent == 24
 
 
+@pytest.mark.promise("V88", "V103")
 @pytest.mark.parametrize("by", ["looking", "waking"])
 async def test_a_dropped_table_ends_the_streams(
     database_url: str, by: str, monkeypatch: pytest.MonkeyPatch

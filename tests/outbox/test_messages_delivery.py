@@ -45,6 +45,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
     return run
 
 
+@pytest.mark.promise("V42", "V45", "V79")
 def test_a_commit_wakes_and_a_rollback_does_not(database_url: str, run: Callable[[Main], None]) -> None:
     async def main() -> None:
         with message_table(database_url) as table, engine_of(database_url) as engine:
@@ -74,6 +75,7 @@ def test_a_commit_wakes_and_a_rollback_does_not(database_url: str, run: Callable
     run(main)
 
 
+@pytest.mark.promise("V13", "V43", "V74", "V80")
 def test_nothing_is_early_and_nothing_is_late(database_url: str, run: Callable[[Main], None]) -> None:
     async def main() -> None:
         with message_table(database_url, batch_size=1) as table:
@@ -92,6 +94,7 @@ def test_nothing_is_early_and_nothing_is_late(database_url: str, run: Callable[[
     run(main)
 
 
+@pytest.mark.promise("V12", "V55", "V105")
 def test_acks_nacks_and_extensions(database_url: str, run: Callable[[Main], None]) -> None:
     async def main() -> None:
         with message_table(database_url, ack_wait_ms=400, min_backoff_ms=NEVER_MS) as table:
@@ -119,6 +122,7 @@ def test_acks_nacks_and_extensions(database_url: str, run: Callable[[Main], None
     run(main)
 
 
+@pytest.mark.promise("V30", "V104")
 def test_what_is_not_acked_comes_again_with_another_number(
     database_url: str, run: Callable[[Main], None]
 ) -> None:
@@ -153,6 +157,7 @@ def test_acks_may_come_after_the_stream_has_ended(database_url: str, run: Callab
     run(main)
 
 
+@pytest.mark.promise("V50", "V99")
 async def test_what_nobody_looked_at_is_given_back_when_the_stream_ends(database_url: str) -> None:
     with message_table(database_url) as table:
         send(table, "a", "b", "c")
@@ -174,6 +179,7 @@ async def test_what_nobody_looked_at_is_given_back_when_the_stream_ends(database
         assert [one.epoch for one in table.claim()] == [1]
 
 
+@pytest.mark.promise("V1", "V10", "V14", "V49", "V52", "V53", "V100")
 async def test_a_hub_of_many_messages_delivers_each_once(database_url: str) -> None:
     """Two hubs, as of two processes, with several subscribers each."""
     count = 1_200
@@ -266,6 +272,7 @@ async def test_round_robin(database_url: str) -> None:
             assert counts == [3, 3, 3]
 
 
+@pytest.mark.promise("V48")
 async def test_a_busy_subscriber_is_passed_over(database_url: str) -> None:
     with message_table(database_url, batch_size=1) as table:
         async with table.hub() as hub, hub.subscribe() as busy, hub.subscribe() as free:
@@ -275,6 +282,7 @@ async def test_a_busy_subscriber_is_passed_over(database_url: str) -> None:
             assert (await get(busy)).id not in {one.id for one in received}
 
 
+@pytest.mark.promise("V3", "V41")
 async def test_a_backlog_stops_no_send_and_stays_out_of_memory(database_url: str) -> None:
     with message_table(database_url, batch_size=5, cache_size=50) as table:
         async with table.hub() as hub, hub.subscribe() as stream:
@@ -292,6 +300,7 @@ async def test_a_backlog_stops_no_send_and_stays_out_of_memory(database_url: str
             await eventually(lambda: hub.stats.sent == 10)
 
 
+@pytest.mark.promise("V32", "V76")
 async def test_batches_are_as_large_as_asked_for_and_nothing_is_taken_ahead(database_url: str) -> None:
     with message_table(database_url, batch_size=3) as table:
         send(table, *map(str, range(20)))
@@ -305,6 +314,7 @@ async def test_batches_are_as_large_as_asked_for_and_nothing_is_taken_ahead(data
             assert table.stats().due == 4
 
 
+@pytest.mark.promise("V11", "V15", "V20")
 async def test_lower_numbers_first_then_the_oldest_and_nothing_starves(database_url: str) -> None:
     with message_table(database_url, batch_size=1) as table:
         with table.database.begin() as connection:
@@ -330,6 +340,7 @@ async def test_lower_numbers_first_then_the_oldest_and_nothing_starves(database_
     assert order[11] == "50 9"
 
 
+@pytest.mark.promise("V33")
 async def test_the_cache_bounds_what_is_looked_up(database_url: str) -> None:
     with message_table(database_url, batch_size=50, cache_size=4) as table:
         with table.database.begin() as connection:
@@ -344,6 +355,7 @@ async def test_the_cache_bounds_what_is_looked_up(database_url: str) -> None:
                 seen.update(one.id for one in batch)
 
 
+@pytest.mark.promise("V72")
 async def test_reschedules_of_what_waits_and_of_what_is_looked_up(database_url: str) -> None:
     with message_table(database_url, batch_size=1) as table:
         with table.database.begin() as connection:
@@ -370,6 +382,7 @@ async def test_reschedules_of_what_waits_and_of_what_is_looked_up(database_url: 
             assert await stream.receive(0.2) is None
 
 
+@pytest.mark.promise("V69", "V70")
 async def test_plain_sql_sends_acks_and_reschedules(database_url: str) -> None:
     with message_table(database_url) as table:
         async with table.stream() as stream:
@@ -390,6 +403,7 @@ async def test_plain_sql_sends_acks_and_reschedules(database_url: str) -> None:
             assert (message["message"], message.epoch, message.priority) == ("later", 6, 3)
 
 
+@pytest.mark.promise("V44")
 async def test_messages_without_a_time_are_refused_or_repaired(database_url: str) -> None:
     with message_table(database_url) as table:
         with pytest.raises(sa.exc.DBAPIError):

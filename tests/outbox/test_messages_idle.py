@@ -74,6 +74,7 @@ def counting(table: MessageTable, url: str) -> Iterator[Callable[[], int]]:
         yield count
 
 
+@pytest.mark.promise("V97")
 async def test_idle_with_many_future_messages(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "_CHECK_INTERVAL_S", 3_600.0)  # its statements are not counted
     with message_table(database_url) as table, same_table(database_url) as user:
@@ -96,6 +97,7 @@ async def test_idle_with_many_future_messages(database_url: str, monkeypatch: py
             assert (await get(stream))["message"] == "soon"
 
 
+@pytest.mark.promise("V27", "V93")
 @pytest.mark.parametrize("index", ["ours", *INDEXES])
 def test_looks_read_only_the_index(database_url: str, index: str) -> None:
     """However many messages wait for their time, or are acked."""
@@ -128,6 +130,7 @@ def test_looks_read_only_the_index(database_url: str, index: str) -> None:
             assert "'ref'" not in plan  # on MariaDB: all open messages
 
 
+@pytest.mark.promise("V16")
 async def test_each_single_commit_wakes(database_url: str) -> None:
     """Commits of all kinds of distances from each other: none may be missed, as the poller would not make up for it."""
     with message_table(database_url) as table, same_table(database_url) as user:
@@ -142,6 +145,7 @@ async def test_each_single_commit_wakes(database_url: str) -> None:
                     await message.ack()
 
 
+@pytest.mark.promise("V34")
 async def test_polling_is_the_fallback(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing tells of commits, the table is looked at every ``vt_poller_interval``."""
 

@@ -115,6 +115,7 @@ class Load:
         return stats.due + stats.waiting
 
 
+@pytest.mark.promise("V58")
 @pytest.mark.timeout(limit_s(300))
 async def test_a_killed_database(database_server: DatabaseServer) -> None:
     url = database_server.create_database()

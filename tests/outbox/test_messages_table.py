@@ -35,6 +35,7 @@ create table plain (
 """
 
 
+@pytest.mark.promise("V54")
 @pytest.mark.parametrize("name", NAMES)
 async def test_tables_may_have_any_name(database_url: str, name: str) -> None:
     with message_table(database_url, name) as table:
@@ -132,6 +133,7 @@ def same_settings(url: str) -> MessageSettings:
         return table.adopt().settings
 
 
+@pytest.mark.promise("V9", "V78")
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -155,6 +157,7 @@ def test_wrong_tables_are_refused_and_not_touched(database_url: str, old: str, n
             table.reload()
 
 
+@pytest.mark.promise("V101")
 def test_a_table_that_is_not_there(database_url: str) -> None:
     with same_table(database_url, "nobody") as table:
         for attempt in (table.adopt, table.reload, table.drop, table.claim, table.purge, table.stats):
@@ -168,6 +171,7 @@ def test_own_columns_do_not_clash(database_url: str) -> None:
         pass
 
 
+@pytest.mark.promise("V18")
 @pytest.mark.parametrize("kind", ["bigint", "varchar", "uuid"])
 async def test_ids_of_the_users_own(database_url: str, kind: str) -> None:
     types = {"bigint": sa.BigInteger(), "varchar": sa.String(50), "uuid": sa.Uuid()}
@@ -199,6 +203,7 @@ def test_ids_that_are_given_out_are_never_given_twice(database_url: str) -> None
         assert min(send(table, "three")) > max(first)
 
 
+@pytest.mark.promise("V26", "V85")
 def test_user_columns_are_streamed_and_may_be_fewer(database_url: str) -> None:
     columns = [
         sa.Column("tenant_id", sa.Integer),
@@ -254,6 +259,7 @@ def test_wrong_arguments_say_what_is_wrong(database_url: str) -> None:
         assert connection.execute(sa.select(table.table)).all() == []
 
 
+@pytest.mark.promise("V86")
 @pytest.mark.only_on("postgresql", "mariadb")  # SQLite knows no users.
 def test_the_database_says_who_may_do_what(database_url: str) -> None:
     """Who may only read and update receives and acks, and sends nothing."""

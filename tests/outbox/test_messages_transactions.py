@@ -36,6 +36,7 @@ def effects(table: MessageTable) -> list[int]:
         )
 
 
+@pytest.mark.promise("V8", "V57", "V83")
 async def test_effects_happen_once(database_url: str) -> None:
     """The second of two deliveries does the work; the first, which was slow, is rolled back."""
     with message_table(database_url, ack_wait_ms=100, min_backoff_ms=3_600_000) as table:
@@ -76,6 +77,7 @@ def test_a_batch_is_acked_as_a_whole_or_not_at_all(database_url: str) -> None:
         assert table.stats().acked == 2
 
 
+@pytest.mark.promise("V7")
 def test_sending_and_acking_share_a_transaction_across_tables(database_url: str) -> None:
     with message_table(database_url, "ins") as ins, message_table(database_url, "outs") as outs:
         send(ins, "go on")
@@ -90,6 +92,7 @@ def test_sending_and_acking_share_a_transaction_across_tables(database_url: str)
         assert ins.stats().acked == 1
 
 
+@pytest.mark.promise("V40")
 def test_messages_of_several_tables_count_together(database_url: str) -> None:
     with message_table(database_url, "mails") as mails, message_table(database_url, "calls") as calls:
 
@@ -105,6 +108,7 @@ def test_messages_of_several_tables_count_together(database_url: str) -> None:
         assert (len(mails.claim()), len(calls.claim())) == (2, 1)
 
 
+@pytest.mark.promise("V66", "V67", "V96")
 def test_what_changed_since_it_was_looked_up_is_not_claimed(database_url: str) -> None:
     """An old look brings nothing back: the claim asks the row itself."""
     with message_table(database_url) as table:
@@ -136,6 +140,7 @@ def test_two_claimers_never_share_a_message(database_url: str) -> None:
         assert len(table.claim()) == 0
 
 
+@pytest.mark.promise("V98")
 def test_claims_one_by_one_starve_nothing(database_url: str) -> None:
     with message_table(database_url) as table:
         with table.database.begin() as connection:
@@ -242,6 +247,7 @@ def test_purging_goes_by_the_databases_clock(database_url: str, monkeypatch: pyt
         assert table.purge() == 1
 
 
+@pytest.mark.promise("V6", "V64", "V65", "V77", "V81")
 def test_purging_takes_what_is_old_in_parts(database_url: str) -> None:
     hour_ns = 3_600_000_000_000
     with message_table(database_url, purge_after_ms=3_600_000) as table:
@@ -264,6 +270,7 @@ def test_purging_takes_what_is_old_in_parts(database_url: str) -> None:
         assert table.purge() == 5
 
 
+@pytest.mark.promise("V31")
 async def test_the_hub_purges_by_itself(database_url: str) -> None:
     with message_table(database_url, poller_interval_ms=50, purge_after_ms=0) as table:
         send(table, *map(str, range(5)))

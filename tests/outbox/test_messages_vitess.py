@@ -106,6 +106,7 @@ def with_ids(table: MessageTable, sql: str, **values: object) -> int:
         return connection.execute(bound, values).rowcount
 
 
+@pytest.mark.promise("V17", "V39", "V68", "V89")
 @pytest.mark.parametrize("adopted", [True, False])
 async def test_the_document(database_url: str, adopted: bool) -> None:
     """Also if nobody ever said that it is ours: a hub does what is needed to be woken."""
@@ -135,6 +136,7 @@ async def test_the_document(database_url: str, adopted: bool) -> None:
         assert table.stats().acked == 2
 
 
+@pytest.mark.promise("V5", "V19", "V22", "V23", "V24", "V25", "V56", "V73", "V91")
 def test_the_columns_of_a_message(database_url: str) -> None:
     """What the document says of each, at each step of a message's life."""
     with message_table(database_url, ack_wait_ms=60_000) as table:
@@ -167,6 +169,7 @@ def test_the_columns_of_a_message(database_url: str) -> None:
             assert tuple(connection.execute(analysis).one()) == (1, rows(table, "time_acked")[0][0])
 
 
+@pytest.mark.promise("V92")
 async def test_other_indexes_and_foreign_keys(database_url: str) -> None:
     make(database_url)
     run_sql(database_url, "create table tenant (id bigint primary key)", "insert into tenant values (6)")
@@ -189,6 +192,7 @@ async def test_other_indexes_and_foreign_keys(database_url: str) -> None:
         assert table.purge() == 2
 
 
+@pytest.mark.promise("V38")
 async def test_vt_message_cols(database_url: str) -> None:
     make(database_url, f"{COMMENT},vt_message_cols=id|message")
     with same_table(database_url, "my_message") as table:
@@ -199,6 +203,7 @@ async def test_vt_message_cols(database_url: str) -> None:
             assert dict(await get(stream)) == {"id": 5, "message": None}
 
 
+@pytest.mark.promise("V36", "V90")
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -218,6 +223,7 @@ def test_comments_that_vitess_refuses_too(database_url: str, old: str, new: str,
                 attempt()
 
 
+@pytest.mark.promise("V94")
 async def test_an_epoch_of_null_is_zero(database_url: str) -> None:
     make(database_url)
     run_sql(

@@ -65,6 +65,7 @@ def end_leases(queue: outbox.Queue) -> None:
 # -- putting --
 
 
+@pytest.mark.promise("Q10")
 def test_messages_are_put_in_the_users_transaction(queue: outbox.Queue) -> None:
     with queue.database.begin() as connection:
         ids = [queue.put(connection, b"\x00\xff"), queue.put(connection, "grün")]
@@ -78,6 +79,7 @@ def test_messages_are_put_in_the_users_transaction(queue: outbox.Queue) -> None:
     assert abs(batch[0].enqueued - datetime.now(UTC)) < timedelta(minutes=10)
 
 
+@pytest.mark.promise("Q9")
 def test_what_is_rolled_back_was_never_put(queue: outbox.Queue) -> None:
     def fails(connection: Connection) -> None:
         queue.put(connection, "no")
@@ -221,6 +223,7 @@ def test_many_create_it_at_once(database: outbox.Database) -> None:
     assert errors == []
 
 
+@pytest.mark.promise("Q4")
 def test_claims_find_what_they_need_in_an_index(queue: outbox.Queue) -> None:
     """However many others hold: what is held is not read."""
     put(queue, *["x"] * 2_000)
@@ -250,6 +253,7 @@ def test_claims_find_what_they_need_in_an_index(queue: outbox.Queue) -> None:
 # -- settling --
 
 
+@pytest.mark.promise("S23")
 def test_effect_and_delete_are_one(queue: outbox.Queue, effects: sa.Table) -> None:
     put(queue, *"123")
     batch = queue.claim()
@@ -317,6 +321,7 @@ def test_each_message_is_settled_by_itself(queue: outbox.Queue) -> None:
     assert queue.stats().oldest_age_s is not None
 
 
+@pytest.mark.promise("S20")
 def test_what_failed_is_put_again_at_the_end(queue: outbox.Queue) -> None:
     put(queue, *"ab")
     batch = queue.claim(1)
@@ -415,6 +420,7 @@ def test_many_leases_end_at_once(queue: outbox.Queue) -> None:
     assert [int(body) for body in queue.claim(1_100).bodies()] == list(range(1_100, 1_200))
 
 
+@pytest.mark.promise("S16", "S17")
 def test_many_producers_and_consumers(queue: outbox.Queue, effects: sa.Table) -> None:
     """Each message once, nothing lost, and what one consumer gets is in order."""
     in_each = 300

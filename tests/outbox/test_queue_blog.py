@@ -125,6 +125,7 @@ def test_the_blog_claims_newer_messages_before_older_ones(blog: BlogQueue) -> No
     assert blog.select("next") != ONE_TO_TEN
 
 
+@pytest.mark.promise("V15", "S15", "Q1")
 def test_claims_are_in_order(queue: outbox.Queue) -> None:
     put(queue, 40)
     first, second = queue.claim(10), queue.claim(10)
@@ -150,6 +151,7 @@ def test_the_blog_deletes_what_it_never_processed(blog: BlogQueue) -> None:
     assert blog.messages() == []  # ten are lost
 
 
+@pytest.mark.promise("S19", "Q2")
 def test_only_what_was_processed_is_deleted(queue: outbox.Queue) -> None:
     put(queue, 20)
     first, second = queue.claim(10, name="me"), queue.claim(10, name="me")
@@ -188,6 +190,7 @@ def test_the_blogs_slow_owner_is_not_told(blog: BlogQueue) -> None:
     assert done_by_slow == blog.select("successor") == ONE_TO_TEN
 
 
+@pytest.mark.promise("S22")
 def test_a_slow_owner_is_told_and_rolls_back(queue: outbox.Queue) -> None:
     effects = sa.Table("effects", sa.MetaData(), sa.Column("number", sa.Integer))
     with queue.database.begin() as connection:
@@ -228,6 +231,7 @@ def test_the_blogs_claim_locks_what_it_does_not_take(blog: BlogQueue) -> None:
         first.rollback()
 
 
+@pytest.mark.promise("S18", "Q3")
 def test_claims_do_not_wait_for_each_other(maria_server: DatabaseServer) -> None:
     check_that_claims_do_not_wait(maria_server, "set innodb_lock_wait_timeout = 1")
 

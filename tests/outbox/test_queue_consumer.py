@@ -115,6 +115,7 @@ def test_a_commit_wakes(play_on_both: Callable[[Play], None]) -> None:
     play_on_both(test)
 
 
+@pytest.mark.promise("Q8")
 def test_an_idle_queue_is_asked_nothing(
     play: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_an_idle_queue_is_asked_nothing(
     play(test)
 
 
+@pytest.mark.promise("Q6")
 def test_the_end_of_a_lease_wakes(play: Callable[[Play], None]) -> None:
     """Whoever claimed it is gone, and nothing else happens."""
 
@@ -184,6 +186,7 @@ def test_what_is_given_back_wakes(play: Callable[[Play], None]) -> None:
     play(test)
 
 
+@pytest.mark.promise("Q5")
 def test_leases_are_extended_while_the_program_works(play: Callable[[Play], None]) -> None:
     async def test(queue: outbox.Queue) -> None:
         put(queue, "a", "b")

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 
+import pytest
 import sqlalchemy as sa
 
 from tests.outbox.queue_worker import EFFECTS, PROGRAM
@@ -56,6 +57,7 @@ def check(queue: outbox.Queue) -> None:
     assert queue.stats().oldest_age_s is None
 
 
+@pytest.mark.promise("S14")
 def test_consumers_are_killed(database_url: str) -> None:
     """One is killed again and again while another one works on, and the effect of each message is there once."""
     rng = random.Random(17)
@@ -73,6 +75,7 @@ def test_consumers_are_killed(database_url: str) -> None:
         check(queue)
 
 
+@pytest.mark.promise("S21", "Q7")
 def test_a_lease_of_a_consumer_that_was_killed_ends(database_url: str) -> None:
     """It held messages, and was killed before it had done them: a second one gets them, and nobody needs a third."""
     with outbox.Queue(database_url, "work") as queue:
@@ -87,6 +90,7 @@ def test_a_lease_of_a_consumer_that_was_killed_ends(database_url: str) -> None:
         check(queue)
 
 
+@pytest.mark.promise("S13")
 def test_the_server_is_killed(database_server: DatabaseServer) -> None:
     """While two consumers work: they wait until it is back, and go on."""
     with database_server.database() as url, outbox.Queue(url, "work") as queue:

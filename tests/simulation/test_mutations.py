@@ -93,6 +93,7 @@ def test_a_sync_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.promise("what-a-power-loss-can-undo")
 @pytest.mark.usefixtures("power_fails_often")
 def test_a_delivery_that_leaves_before_its_lease_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(broker: Broker, subscription: Any, frame: bytes) -> None:
@@ -148,6 +149,7 @@ def many_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Profile, "draw", drawn)
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 @pytest.mark.usefixtures("many_stand_still")
 def test_a_broker_that_does_not_notice_who_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pulse, "stands_still", lambda *_: False)
@@ -164,6 +166,7 @@ def test_an_ack_that_is_confirmed_and_not_applied(monkeypatch: pytest.MonkeyPatc
     assert found("comes again", "has two holders", "not that", "another state", "broker counts", "overtakes")
 
 
+@pytest.mark.promise("sending-twice")
 def test_an_ack_of_an_earlier_delivery_that_is_confirmed_once_another_has_acked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -191,6 +194,7 @@ def test_a_send_that_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("stored twice", "broker counts")
 
 
+@pytest.mark.promise("cancel-and-reschedule-racing-delivery")
 def test_a_cancel_that_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def lie(_cancel: Any, _store: Any, ids: Any, _now_ms: int, **_options: object) -> list[str]:
         return ["cancelled"] * len(ids)
@@ -214,6 +218,7 @@ def test_a_counter_that_is_wrong_by_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert found("broker counts")
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 def test_leases_that_a_client_does_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Holding, "turn", lambda _holding, _now: math.inf)
     assert found("while a client that is connected handles it", first=63)
@@ -229,6 +234,7 @@ def stops_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Profile, "draw", drawn)
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 @pytest.mark.usefixtures("stops_often")
 def test_a_broker_that_gives_leases_back_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     drain, lose, stopping = Broker.drain, Subscriptions.lose, set()
@@ -245,6 +251,7 @@ def test_a_broker_that_gives_leases_back_when_it_stops(monkeypatch: pytest.Monke
     assert found("has two holders", "is stale in", "overtakes", first=5)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 def test_a_subscription_that_is_cancelled_and_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "HEAL_S", 300.0)
     monkeypatch.setattr(Subscription, "_leave_at_once", nothing)
@@ -267,6 +274,7 @@ def _is_replaying(applier: Applier) -> bool:
     return int(applier.tables.native.staging_position) >= END_POSITION
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 def test_answers_that_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, RememberedAnswers, "add", nothing, every=1)
     assert found(

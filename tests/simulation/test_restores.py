@@ -25,6 +25,7 @@ def found(*signs: str, first: int = 0) -> bool:
     return False
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 def test_nobody_settles_what_is_another_ones() -> None:
     seen: list[Histories] = []
     for seed in range(amount("restore_seeds")):

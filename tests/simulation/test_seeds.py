@@ -18,6 +18,13 @@ from tests.simulation.seeds import (
 )
 
 
+@pytest.mark.promise(
+    "when-is-a-message-safe",
+    "what-a-power-loss-can-undo",
+    "when-the-clock-jumps",
+    "in-which-order",
+    "cancel-and-reschedule-racing-delivery",
+)
 @seeds("seeds")
 def test_every_promise_is_kept(seed: int) -> None:
     check(seed, ALONE)

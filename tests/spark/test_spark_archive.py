@@ -103,6 +103,7 @@ def test_all_that_is_known_of_a_message_is_archived(
     assert run(spark, daemon, root).messages == 0
 
 
+@pytest.mark.promise("V81")
 def test_dropped_is_dropped_after_a_kill_too(
     spark: SparkSession, daemon: Daemon, client: tickwheel.sync.Client, root: Path
 ) -> None:

@@ -117,6 +117,7 @@ class Harm:
         assert self._killed or self.delay_s
 
 
+@pytest.mark.promise("what-is-archived")
 @pytest.mark.parametrize("what", IN_CI)
 def test_what_is_killed_loses_nothing(
     what: str, spark: SparkSession, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

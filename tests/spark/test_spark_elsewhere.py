@@ -62,6 +62,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
         yield Elsewhere(daemon, owner, tokens)
 
 
+@pytest.mark.promise("what-is-archived")
 def test_an_archive_from_elsewhere(elsewhere: Elsewhere, pipeline: Pipeline, tmp_path: Path) -> None:
     root = tmp_path / "archive"
 

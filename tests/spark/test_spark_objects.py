@@ -85,6 +85,7 @@ def check_each_once(storage: Storage, client: tickwheel.sync.Client, sent: list[
     assert Counter([row["id"] for row in rows_at(storage)] + ids_at(client)) == Counter(sent)
 
 
+@pytest.mark.promise("what-is-archived")
 def test_an_object_store_has_what_a_directory_has(
     spark: SparkSession,
     daemon: Daemon,
@@ -147,6 +148,7 @@ def test_an_object_store_has_what_a_directory_has(
         files.remove([name])
 
 
+@pytest.mark.promise("what-is-archived")
 def test_two_at_once(
     spark: SparkSession,
     daemon: Daemon,

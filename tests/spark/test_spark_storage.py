@@ -129,6 +129,7 @@ def test_all_kinds_of_storage_do_the_same(kind: str, store: ObjectStore, tmp_pat
     assert SECRET not in files.shown_name("x")
 
 
+@pytest.mark.promise("what-is-archived")
 def test_an_answer_that_is_lost(store: ObjectStore) -> None:
     """The put is done, and its sender is told that the connection broke: it finds out that it was he."""
     bucket = store.bucket()

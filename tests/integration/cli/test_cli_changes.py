@@ -69,6 +69,7 @@ def test_one_ordering_key_waits_for_its_first_message(shell: Shell, topic: str) 
     assert receive(shell, topic, 2) == ["created", "paid"], "also across a failure"
 
 
+@pytest.mark.promise("S20")
 def test_giving_back_with_a_delay_and_a_reason(shell: Shell, topic: str) -> None:
     shell.run("topics", "create", topic, "--max-attempts", "2")
     shell.run("send", topic, "x")
@@ -130,6 +131,7 @@ def test_redeliver_by_id_by_key_and_at_a_time(shell: Shell, topic: str) -> None:
     assert (json.loads(line)["body"], json.loads(line)["epoch"]) == ("a", 3)
 
 
+@pytest.mark.promise("V72")
 def test_many_ids_and_keys_at_once(shell: Shell, topic: str) -> None:
     send_all(shell, topic, *({"body": key, "key": key, "in": "1h"} for key in "abcd"))
     ids = [str(one["id"]) for one in shell.json("browse", topic)]

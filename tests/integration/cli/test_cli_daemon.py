@@ -29,6 +29,7 @@ def shell(serving: Serve, tmp_path: Path) -> Shell:
     return Shell(tmp_path, next(url for url in serving.urls if url.startswith("tickwheel://")))
 
 
+@pytest.mark.promise("V46", "V101", "R25", "R26")
 def test_send_and_receive_in_the_order_of_their_times(shell: Shell) -> None:
     later = shell.json("send", "tea", "ready", "--in", "3s", "--key", "pot-1")
     assert later == {"topic": "tea", "id": later["id"], "duplicate": False, "differs": False}
@@ -39,6 +40,7 @@ def test_send_and_receive_in_the_order_of_their_times(shell: Shell) -> None:
     assert lines[1].endswith(f"Z  {later['id']}  [pot-1]  ready")
 
 
+@pytest.mark.promise("V85")
 def test_receive_as_json_tells_everything(shell: Shell) -> None:
     shell.run("send", "full", "-", "--header", "a=b=c", "--priority", "7", "--key", "k", stdin="é".encode())
     (shell.directory / "raw").write_bytes(b"\xff\x00")
@@ -84,6 +86,7 @@ def test_a_signal_ends_receive_cleanly(shell: Shell, number: signal.Signals) -> 
     assert topic_stats["groups"][0]["acked"] == 1
 
 
+@pytest.mark.promise("V54")
 def test_bulk(shell: Shell) -> None:
     lines = [
         {"body": "1", "key": "a"},
@@ -111,6 +114,7 @@ def test_bulk_with_bad_lines_sends_nothing_unless_told_to(shell: Shell) -> None:
     assert [problem["line"] for problem in report["problems"]] == [2, 3]
 
 
+@pytest.mark.promise("R71")
 def test_a_message_that_the_broker_refuses_is_a_problem_of_its_line(shell: Shell) -> None:
     lines = [{"body": "good"}, {"body": "x" * (5 << 20)}, {"body": "good"}]
     stdin = "\n".join(map(json.dumps, lines)).encode()

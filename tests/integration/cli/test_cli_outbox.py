@@ -16,6 +16,7 @@ from tests.support.processes.cli_harness import PATIENCE_S, Shell
 USAGE, FAILED, TIMED_OUT = 2, 1, 3
 
 
+@pytest.mark.promise("V46", "V87")
 def test_a_message_table_from_the_command_line(local_shell: Shell) -> None:
     assert "reminders in sqlite:///app.db: made" in local_shell.text("outbox", "init", "reminders")
     later = local_shell.json("outbox", "send", "reminders", "message=later", "--in", "1h")["id"]
@@ -34,6 +35,7 @@ def test_a_message_table_from_the_command_line(local_shell: Shell) -> None:
     assert short["code"] == "timed_out"
 
 
+@pytest.mark.promise("V51")
 def test_settings_columns_and_what_is_there_already(local_shell: Shell) -> None:
     columns = ("--column", "tenant_id:integer", "--column", "body:json", "--column", "urgent:boolean")
     made = local_shell.json("outbox", "init", "mails", *columns, "--ack-wait", "10s", "--max-backoff", "0s")
@@ -59,6 +61,7 @@ def test_a_message_that_is_given_back_comes_again(local_shell: Shell) -> None:
     assert (again["message"], again["epoch"]) == ("hello", 2)
 
 
+@pytest.mark.promise("V47")
 def test_plain_sql_counts_and_a_signal_ends_a_stream_in_order(local_shell: Shell, tmp_path: Path) -> None:
     local_shell.run("outbox", "init", "mails")
     stream = local_shell.popen("outbox", "stream", "mails", "--json")

@@ -7,6 +7,8 @@ import re
 import time
 from typing import Any
 
+import pytest
+
 from tests.support.processes.cli_harness import Shell
 from tests.support.processes.daemon_harness import PATIENCE_S
 
@@ -76,6 +78,7 @@ def test_one_bad_value_changes_nothing(shell: Shell) -> None:
     assert shell.json("topics", "show", "careful") == before
 
 
+@pytest.mark.promise("V13")
 def test_priority_body_size_and_pause(shell: Shell) -> None:
     shell.run("topics", "create", "small", "--priority", "9", "--max-body-bytes", "5B")
     assert shell.error("send", "small", "too long", code=FAILED)["code"] == "body_too_large"

@@ -488,6 +488,7 @@ def awaited(cls: type) -> Iterator[str]:
             yield f"{cls.__name__}.{name}"
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 def test_everything_that_is_awaited_is_in_the_table() -> None:
     names = {name for cls in CLASSES for name in awaited(cls)}
     assert names - set(CASES) - set(ELSEWHERE) == set()
@@ -516,6 +517,7 @@ async def check_clean(place: Place) -> None:
             await anyio.sleep(0.005)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_cancelled_at_each_step(shared: TestBroker, backend: str, name: str) -> None:
@@ -558,6 +560,7 @@ def test_a_query_that_is_cancelled(shared: TestBroker, backend: str) -> None:
     run(backend, main)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_opening_an_embedded_broker(tmp_path: Path, backend: str) -> None:
     """Whenever it is cancelled, the directory is free again, and what was confirmed is there."""

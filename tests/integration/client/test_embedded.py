@@ -138,6 +138,7 @@ def test_years_pass_in_no_time(tickwheel_broker: tickwheel.testing.TestBroker) -
             message.ack(confirm=True)
 
 
+@pytest.mark.promise("R33")
 async def test_nothing_is_delivered_before_its_millisecond() -> None:
     start = datetime(2031, 5, 1, 9, tzinfo=UTC)
     async with (
@@ -166,6 +167,7 @@ async def test_a_lease_ends_on_the_same_clock() -> None:
                 assert (await anext(messages)).epoch == 2
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 async def test_a_clock_set_back_neither_loses_nor_repeats() -> None:
     clock_start = datetime(2031, 5, 1, tzinfo=UTC)
     async with (

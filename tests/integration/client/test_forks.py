@@ -74,6 +74,7 @@ def codes(*calls: Callable[[], object]) -> str:
     return " ".join(said)
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 def test_a_blocking_client(shared: TestBroker) -> None:
     with shared.sync_client() as client, client.subscribe("forked") as subscription:
         client.send_many("forked", [b"1", b"2", b"3"])
@@ -119,6 +120,7 @@ def test_a_blocking_client(shared: TestBroker) -> None:
             assert (group.subscribers, group.acked) == (1, 1)
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 def test_the_parent_closes_while_the_child_lives(shared: TestBroker) -> None:
     """The child keeps no copy of the connection: the broker sees that it ends."""
     with shared.sync_client() as other:
@@ -169,6 +171,7 @@ def test_a_client_that_is_entered_on_both_sides_of_a_fork_makes_no_key_twice(sha
         assert int(theirs) != work()
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_asynchronous_client(shared: TestBroker, backend: str, caplog: pytest.LogCaptureFixture) -> None:
     """The loop runs in a thread of the parent; the child has another loop."""
@@ -314,6 +317,7 @@ def test_within_the_loop(shared: TestBroker, backend: str) -> None:
     anyio.run(main, backend=backend)
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 def test_an_embedded_broker(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     embedded = tickwheel.embedded(directory)

@@ -346,6 +346,7 @@ def test_each_request_with_an_identity_is_here() -> None:
     assert {FrameType(frame_type + 1) for frame_type in IDENTIFIED} <= lost
 
 
+@pytest.mark.promise("sending-twice", "when-an-answer-is-lost")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_same_is_told(daemon: Daemon, losing: Losing, name: str) -> None:
     lost, act = CASES[name]
@@ -381,6 +382,7 @@ def test_the_command_line_says_what_is_uncertain(capsys: pytest.CaptureFixture[s
 # What is newer than the request ----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 @pytest.mark.parametrize("options", [{"key": "k"}, {"keys": ["k"]}, {"key": "k", "stop": True}])
 async def test_a_newer_message_with_the_freed_key_is_not_cancelled(
     daemon: Daemon, losing: Losing, options: dict[str, Any]
@@ -461,6 +463,7 @@ async def told(act: Callable[[], Awaitable[Any]], expected: Any) -> None:
     assert await act() == expected
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 async def test_the_same_is_told_after_a_kill(tmp_path: Path, losing: Losing) -> None:
     """The broker is killed between the answer that is lost and the repetition."""
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon:
@@ -481,6 +484,7 @@ async def test_the_same_is_told_after_a_kill(tmp_path: Path, losing: Losing) -> 
 # What cannot be known --------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 async def test_without_an_answer_it_is_uncertain(daemon: Daemon, losing: Losing) -> None:
     async with Client(daemon.url, dial=losing.dial, timeout=1.0) as client:
         await client.send("unsure", b"1", key="k", delay=HOUR)

@@ -68,6 +68,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if "was refused: stale_receipt" in text]
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 async def test_a_subscriber_drops_what_it_holds_and_acks_nothing_of_others(
     lost: Lost, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,6 +114,7 @@ def sync_client(lost: Lost) -> Client:
     return Client(lost.url, connect_timeout=PATIENCE_S)
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 def test_a_blocking_subscriber_and_what_was_fetched(lost: Lost, caplog: pytest.LogCaptureFixture) -> None:
     with sync.Client(lost.url, connect_timeout=PATIENCE_S) as client:
         client.create_topic("t")
@@ -144,6 +146,7 @@ def test_a_blocking_subscriber_and_what_was_fetched(lost: Lost, caplog: pytest.L
                 assert other.group("t", "default").acked == 1
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 @pytest.mark.parametrize("lost", ["restored"], indirect=True)
 def test_receipts_and_ids_that_programs_remember(lost: Lost) -> None:
     """As those of HTTP, of a gateway, of a recall: no client holds them."""
@@ -187,6 +190,7 @@ def _kept(client: sync.Client) -> Callable[..., list[ReceiptResult]]:
     return lambda group_id, receipts: client.extend(group_id, receipts, HOUR)
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 async def test_what_was_asked_about_ids_is_not_asked_another_log(lost: Lost) -> None:
     """The answer to a cancel is lost with the broker; by key it is asked again."""
     async with Client(lost.url, connect_timeout=PATIENCE_S) as client:

@@ -241,6 +241,7 @@ async def test_sends_that_are_made_again_at_the_next_node_are_stored_once(tmp_pa
                 assert len(await client.browse("t")) == 2 * (number + 1)
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 @pytest.mark.parametrize("politely", [False, True])
 async def test_what_a_handler_holds_stays_its_own_through_a_failover(tmp_path: Path, politely: bool) -> None:
     """Leases that are renewed at the next node, in whichever way the one before has ended."""

@@ -78,12 +78,14 @@ print("done")
 """
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 def test_a_client_that_is_not_closed(shared: TestBroker, client: sync.Client) -> None:
     assert ends(NOT_CLOSED, shared.url) == "done\n"
     group = group_of(client, "open")
     assert (group.acked, group.leased, group.subscribers) == (1, 0, 0)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 def test_an_ack_while_the_link_is_away_and_a_handler_that_fails(
     shared: TestBroker, client: sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +280,7 @@ def test_interrupted_at_work(
     wait_until(lambda: client.ping() and calls_of(client) == 0)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @pytest.mark.parametrize("number", range(12))
 def test_interrupted_while_it_subscribes(client: sync.Client, number: int) -> None:
     topic = f"enters-{number}"
@@ -362,6 +365,7 @@ def codes(*calls: Callable[[], object]) -> list[str]:
     return said
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 def test_used_after_its_end(shared: TestBroker) -> None:
     client = shared.sync_client()
     assert codes(client.ping, lambda: client.subscribe("x"), client.transaction) == ["client_closed"] * 3
@@ -437,6 +441,7 @@ def test_closed_by_another_thread(shared: TestBroker) -> None:
     assert sorted(said) == ["None", *["client_closed"] * 4]
 
 
+@pytest.mark.promise("after-the-end-and-after-a-fork")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_asynchronous_client_after_its_end(shared: TestBroker, backend: str) -> None:
     async def codes_of(*calls: Callable[[], Any]) -> list[str]:

@@ -68,6 +68,7 @@ async def receive_all(
     return bodies
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 async def test_set_forward_what_became_due_fires(daemon: Daemon, clock: ShiftedClock) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe("t") as subscription:
         now_ms = clock.now_ms()
@@ -87,6 +88,7 @@ async def test_set_forward_what_became_due_fires(daemon: Daemon, clock: ShiftedC
     assert daemon.stop() == 0
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 async def test_set_back_nothing_fires_twice(daemon: Daemon, clock: ShiftedClock) -> None:
     clock.set_by(DAY_MS)
     async with tickwheel.Client(daemon.url) as client, client.subscribe("t") as subscription:
@@ -108,6 +110,7 @@ async def test_set_back_nothing_fires_twice(daemon: Daemon, clock: ShiftedClock)
     assert daemon.stop() == 0
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 async def test_set_back_and_killed_it_starts_and_delivers(
     daemon: Daemon, clock: ShiftedClock, tmp_path: Path
 ) -> None:

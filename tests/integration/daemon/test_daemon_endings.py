@@ -55,6 +55,7 @@ def test_too_little_address_space(tmp_path: Path) -> None:
     assert "ulimit -v" in event["advice"]
 
 
+@pytest.mark.promise("what-survives-a-restart-and-how-fast-it-comes-back")
 def test_a_lock_file_that_is_deleted_lets_nobody_in(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data") as first:
         (tmp_path / "data" / "LOCK").unlink()
@@ -83,6 +84,7 @@ async def send_on(client: tickwheel.Client) -> None:
         await trio.sleep(0.05)
 
 
+@pytest.mark.promise("what-survives-a-restart-and-how-fast-it-comes-back")
 @pytest.mark.parametrize("how", GOING)
 async def test_a_directory_that_goes_ends_it(tmp_path: Path, how: str) -> None:
     with Daemon(tmp_path / "data") as daemon:
@@ -96,6 +98,7 @@ async def test_a_directory_that_goes_ends_it(tmp_path: Path, how: str) -> None:
         assert event["code"] == "directory_gone", event
 
 
+@pytest.mark.promise("a-full-disk")
 async def test_a_page_that_cannot_be_read_ends_it_with_words(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data") as daemon:
         async with tickwheel.Client(daemon.url, timeout=1, connect_timeout=1) as client:

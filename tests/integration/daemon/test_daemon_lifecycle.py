@@ -53,6 +53,7 @@ def ends_with(daemon: Daemon, code: ExitCode) -> dict[str, Any]:
 # -- not starting ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("what-survives-a-restart-and-how-fast-it-comes-back")
 def test_a_locked_directory_names_its_owner(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data") as first:
         second = Daemon(tmp_path / "data", unix_socket="")
@@ -113,6 +114,7 @@ async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     await check_that_nothing_is_lost(tmp_path, stop=lambda daemon: daemon.stop())
 
 
+@pytest.mark.promise("R11", "S13", "what-survives-a-restart-and-how-fast-it-comes-back")
 async def test_a_kill_keeps_everything_that_was_confirmed(tmp_path: Path) -> None:
     await check_that_nothing_is_lost(tmp_path, stop=lambda daemon: daemon.kill())
 
@@ -147,6 +149,7 @@ async def check_that_nothing_is_lost(tmp_path: Path, stop: Callable[[Daemon], ob
             assert await client.cancel(id=far.id) == "cancelled"
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 def test_shutdown_says_goodbye_and_leaves_leases_with_their_holders(tmp_path: Path) -> None:
     """Unless they leave in order meanwhile."""
     settings = {"ack_wait": "1h", "max_backoff": "2h", "drain_timeout": "300ms"}
@@ -206,6 +209,7 @@ def test_a_stopped_daemon_leaves_no_socket_and_a_killed_one_no_obstacle(tmp_path
     assert not path.exists()
 
 
+@pytest.mark.promise("R47", "when-is-a-message-safe")
 async def test_a_disk_that_does_not_sync_ends_the_daemon(tmp_path: Path) -> None:
     directory, broken = tmp_path / "data", tmp_path / "data.broken"
     daemon = Daemon(directory, prelude=BROKEN_SYNC)

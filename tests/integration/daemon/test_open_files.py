@@ -39,6 +39,7 @@ def crowd(url: str, count: int, opened: ExitStack) -> None:
             opened.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
 
 
+@pytest.mark.promise("a-full-disk")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("files", [64, 256, 1024])
 async def test_more_connections_than_files(tmp_path: Path, files: int) -> None:

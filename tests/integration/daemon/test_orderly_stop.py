@@ -70,6 +70,7 @@ def check_across(daemon: Daemon, end: str, ran: Ran, release: Callable[[], objec
     assert sorted((body, attempt) for _, body, attempt in ran) == [(b"next", 1), (b"next", 1), (b"slow", 1)]
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 @pytest.mark.parametrize("end", ENDS)
 async def test_an_asynchronous_handler_goes_on(tmp_path: Path, end: str) -> None:
     ran: Ran = []
@@ -96,6 +97,7 @@ async def test_an_asynchronous_handler_goes_on(tmp_path: Path, end: str) -> None
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 @pytest.mark.parametrize("end", ENDS)
 def test_a_blocking_handler_goes_on(tmp_path: Path, end: str) -> None:
     ran: Ran = []
@@ -128,6 +130,7 @@ def test_a_blocking_handler_goes_on(tmp_path: Path, end: str) -> None:
                 client.close()
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 @pytest.mark.parametrize("end", ENDS)
 def test_who_never_comes_back_loses_its_messages_when_their_leases_end(tmp_path: Path, end: str) -> None:
     lease_ms = 3_000

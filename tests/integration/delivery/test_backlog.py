@@ -35,6 +35,7 @@ def anonymous_mib(daemon: Daemon) -> float:
     raise AssertionError("this system does not tell")
 
 
+@pytest.mark.promise("V3", "S2", "S15")
 async def test_a_backlog_stops_no_send_and_stays_out_of_memory(daemon: Daemon, topic: str) -> None:
     """More than the daemon may have waits for a subscriber that does nothing, and is then delivered once, in order."""
     messages = BACKLOG_MIB * 256
@@ -74,6 +75,7 @@ def test_a_bulk_load_from_the_command_line_stays_out_of_memory(daemon: Daemon, t
     assert anonymous_mib(daemon) < MOST_ANONYMOUS_MIB
 
 
+@pytest.mark.promise("V49", "V100", "R7", "R8", "S16", "S17")
 async def test_many_producers_and_consumers_share_the_work(daemon: Daemon, topic: str) -> None:
     """Each message goes to exactly one consumer of the group, and every consumer has a share."""
     producers, consumers, each = 4, 3, 300
@@ -112,6 +114,7 @@ async def test_many_producers_and_consumers_share_the_work(daemon: Daemon, topic
     assert all(one.total() >= each // 10 for one in taken), "everybody works"
 
 
+@pytest.mark.promise("S14", "S21")
 async def test_what_a_crashed_consumer_held_goes_to_another(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, ack_wait_ms=400)

@@ -43,6 +43,7 @@ async def next_times(client: tickwheel.Client, topic: str, state: str) -> list[i
     return [round(moment.timestamp() * 1_000) for moment in times]
 
 
+@pytest.mark.promise("V4", "V22", "V59", "V60", "V82", "V95", "R59")
 @pytest.mark.parametrize(("state", "first_ms"), [("leased", ACK_WAIT_MS), ("waiting", LEAST_MS)])
 async def test_waits_double_between_their_bounds_and_differ(
     daemon: Daemon, topic: str, state: str, first_ms: int
@@ -73,6 +74,7 @@ async def test_waits_double_between_their_bounds_and_differ(
                 assert moved.results == {"redelivered": COUNT}
 
 
+@pytest.mark.promise("V2", "V63")
 async def test_it_is_tried_for_ever_and_the_wait_never_collapses(daemon: Daemon, topic: str) -> None:
     """A shift by the attempt overflows at the 29th, the 54th or the 64th; two hundred are tried."""
     waits = {"ack_wait_ms": ACK_WAIT_MS, "min_backoff_ms": LEAST_MS, "max_backoff_ms": MOST_MS}
@@ -98,6 +100,7 @@ async def test_it_is_tried_for_ever_and_the_wait_never_collapses(daemon: Daemon,
             assert await subscription.receive(0.5) is None
 
 
+@pytest.mark.promise("V70", "V71")
 async def test_what_was_put_off_for_long_comes_at_once_and_starts_afresh(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(

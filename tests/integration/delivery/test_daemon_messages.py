@@ -44,6 +44,7 @@ async def stays_empty(subscription: Subscription, for_s: float) -> bool:
     return True
 
 
+@pytest.mark.promise("V26", "V39", "V44", "V45", "V79", "R3")
 @pytest.mark.parametrize("kind", ["url", "unix_url"])
 async def test_send_deliver_ack(daemon: Daemon, topic: str, kind: str) -> None:
     async with tickwheel.Client(getattr(daemon, kind)) as client:
@@ -63,6 +64,7 @@ async def test_send_deliver_ack(daemon: Daemon, topic: str, kind: str) -> None:
         assert [group.acked for group in stats.groups] == [1]
 
 
+@pytest.mark.promise("V16", "V43", "R1", "how-early-or-late-may-it-fire")
 async def test_a_future_message_is_on_time_and_never_early(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic, credit=10) as subscription:
         due = [datetime.now(UTC) + timedelta(milliseconds=200 + 50 * n) for n in range(5)]
@@ -76,6 +78,7 @@ async def test_a_future_message_is_on_time_and_never_early(daemon: Daemon, topic
             assert abs(message.deliver_at - moment) <= timedelta(milliseconds=1)
 
 
+@pytest.mark.promise("R51")
 async def test_an_unacked_message_comes_again_with_a_higher_epoch(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         began_s = time.monotonic()  # before it can be given out
@@ -93,6 +96,7 @@ async def test_an_unacked_message_comes_again_with_a_higher_epoch(daemon: Daemon
             assert await stays_empty(subscription, 1.0)
 
 
+@pytest.mark.promise("V11", "V14")
 async def test_two_groups_get_everything_each(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         results = await client.send_many(topic, [b"%d" % n for n in range(1_000)])
@@ -132,6 +136,7 @@ async def test_a_subscriber_that_does_not_take_delays_nobody(daemon: Daemon, top
         await take(subscription, 490)
 
 
+@pytest.mark.promise("V9", "V18", "sending-twice")
 async def test_a_resend_with_the_same_key_is_stored_once(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         first = await client.send(topic, b"1", key="order-17")
@@ -153,6 +158,7 @@ async def test_a_resend_with_the_same_key_is_stored_once(daemon: Daemon, topic: 
             assert [message.body for message in await take(subscription, 3)] == [b"1", b"4", b"5"]
 
 
+@pytest.mark.promise("R39", "R40", "cancel-and-reschedule-racing-delivery")
 async def test_cancel_tells_the_truth(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         later = await client.send(topic, b"later", delay=timedelta(hours=1), key="k")
@@ -167,6 +173,7 @@ async def test_cancel_tells_the_truth(daemon: Daemon, topic: str) -> None:
         assert await client.cancel(id=1 << 40) == "not_found"
 
 
+@pytest.mark.promise("V68", "R42")
 async def test_reschedule_moves_a_message_both_ways(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         far = await client.send(topic, b"far", delay=timedelta(days=1000))
@@ -179,6 +186,7 @@ async def test_reschedule_moves_a_message_both_ways(daemon: Daemon, topic: str) 
         assert await client.reschedule(id=far.id, delay=timedelta(0)) == "already_acked"
 
 
+@pytest.mark.promise("S3")
 async def test_body_sizes_from_nothing_to_the_limit(daemon: Daemon, topic: str) -> None:
     bodies = [b"", b"x", b"y" * 70_000, bytes(MAX_BODY_BYTES)]
     async with tickwheel.Client(daemon.url) as client:
@@ -190,6 +198,7 @@ async def test_body_sizes_from_nothing_to_the_limit(daemon: Daemon, topic: str) 
             assert [message.body for message in await take(subscription, len(bodies))] == bodies
 
 
+@pytest.mark.promise("V87")
 async def test_stats_count_what_happened(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         before = await client.stats()

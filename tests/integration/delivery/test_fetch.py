@@ -100,6 +100,7 @@ async def test_bad_arguments_are_refused_before_anything_is_asked(daemon: Daemon
         assert all(one.name != topic for one in await client.topics())
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 async def test_a_fetch_that_is_cancelled_holds_nothing(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, tickwheel.Client(daemon.url) as other:
         await other.create_topic(topic)
@@ -110,6 +111,7 @@ async def test_a_fetch_that_is_cancelled_holds_nothing(daemon: Daemon, topic: st
         assert (fetched.bodies(), fetched.attempts) == ([b"x"], (1,))
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 async def test_an_answer_that_was_lost_is_not_asked_for_again(daemon: Daemon, topic: str) -> None:
     losing = Losing()
     async with tickwheel.Client(daemon.url, dial=losing.dial) as client:

@@ -47,6 +47,7 @@ async def work_off(client: tickwheel.Client, topic: str, count: int = COUNT) -> 
             await subscription.flush()
 
 
+@pytest.mark.promise("V31", "V64", "V77", "S19")
 async def test_what_is_acked_goes(daemon: Daemon) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic("t", purge_after=0)

@@ -23,6 +23,7 @@ async def get(subscription: Subscription, patience_s: float = PATIENCE_S) -> Mes
     return message
 
 
+@pytest.mark.promise("R56", "R57")
 async def test_nack_brings_a_message_back_after_its_delay(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         await client.send(topic, b"x")
@@ -39,6 +40,7 @@ async def test_nack_brings_a_message_back_after_its_delay(daemon: Daemon, topic:
         assert await again.nack() == "already_acked"
 
 
+@pytest.mark.promise("V105", "R52")
 async def test_extend_keeps_a_message_longer_than_its_lease(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, ack_wait_ms=400)
@@ -50,6 +52,7 @@ async def test_extend_keeps_a_message_longer_than_its_lease(daemon: Daemon, topi
             await message.ack(confirm=True)
 
 
+@pytest.mark.promise("V106", "R58")
 async def test_after_its_last_attempt_a_message_is_a_dead_letter_with_its_history(
     daemon: Daemon, topic: str
 ) -> None:
@@ -142,6 +145,7 @@ async def test_a_lease_that_ends_the_last_time_buries_the_message_too(daemon: Da
             assert await subscription.receive(0.5) is None
 
 
+@pytest.mark.promise("R60")
 async def test_replaying_a_dead_letter_gives_it_back_to_its_group_alone(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, max_attempts=1)
@@ -157,6 +161,7 @@ async def test_replaying_a_dead_letter_gives_it_back_to_its_group_alone(daemon: 
         assert await client.browse(f"{topic}.dead") == []
 
 
+@pytest.mark.promise("V66", "V67", "cancel-and-reschedule-racing-delivery")
 async def test_a_message_that_is_stopped_comes_no_more_and_leaves_the_subscribers_queue(
     daemon: Daemon, topic: str
 ) -> None:
@@ -177,6 +182,7 @@ async def test_a_message_that_is_stopped_comes_no_more_and_leaves_the_subscriber
         assert bodies == [b"c"]
 
 
+@pytest.mark.promise("S12")
 async def test_redeliver(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         sent = await client.send(topic, b"x")
@@ -197,6 +203,7 @@ async def test_redeliver(daemon: Daemon, topic: str) -> None:
         assert await client.redeliver(id=1 << 40) == ["not_found"]
 
 
+@pytest.mark.promise("V69")
 async def test_changes_by_filter(daemon: Daemon, topic: str) -> None:
     hour = timedelta(hours=1)
     async with tickwheel.Client(daemon.url) as client:
@@ -222,6 +229,7 @@ async def test_changes_by_filter(daemon: Daemon, topic: str) -> None:
         assert (await client.cancel_where(topic, states="scheduled")).results == {"cancelled": 30}
 
 
+@pytest.mark.promise("cancel-and-reschedule-racing-delivery")
 async def test_a_message_in_a_lane_can_still_be_cancelled_and_rescheduled(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         sent = await client.send_many(topic, [b"a", b"b", b"c"])

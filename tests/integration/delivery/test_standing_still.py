@@ -134,6 +134,7 @@ class Sender:
         return self._client.stats().delivered - len(self.sent)
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 @pytest.mark.parametrize(
     "kind", ["subscribe", *(pytest.param(kind, marks=pytest.mark.ci) for kind in (*PROGRAMS, "work")[1:])]
 )

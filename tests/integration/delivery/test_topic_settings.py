@@ -18,6 +18,7 @@ pytestmark = pytest.mark.shared_daemon
 VITESS = "vitess_message,vt_ack_wait=30,vt_purge_after=86400,vt_batch_size=10,vt_cache_size=10000,vt_poller_interval=30"
 
 
+@pytest.mark.promise("V28", "V88")
 async def test_create_show_change_delete(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         made = await client.create_topic(topic, ack_wait=timedelta(seconds=5), max_attempts=3)
@@ -59,6 +60,7 @@ async def test_one_bad_value_refuses_them_all(daemon: Daemon, topic: str, bad: d
         assert (await client.topic(topic)).settings == before.settings
 
 
+@pytest.mark.promise("V17", "V29", "V35")
 async def test_the_comment_of_a_vitess_table(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         made = await client.create_topic(topic, vitess=VITESS + ",vt_min_backoff=1.5")
@@ -83,6 +85,7 @@ async def test_settings_survive_a_kill(tmp_path: Path, topic: str) -> None:
             assert await client.topic(topic) == made
 
 
+@pytest.mark.promise("V75", "R53")
 async def test_a_change_counts_at_once_and_drops_no_subscriber(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, ack_wait_ms=60_000)
@@ -112,6 +115,7 @@ async def test_priority_and_size_of_a_topic(daemon: Daemon, topic: str) -> None:
         assert [message.priority for message in taken if message is not None] == [7, 9]
 
 
+@pytest.mark.promise("V32", "V33", "R63")
 async def test_batches_and_what_is_out_at_once_are_bounded(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, batch_size=5, cache_size=12)
@@ -128,6 +132,7 @@ async def test_batches_and_what_is_out_at_once_are_bounded(daemon: Daemon, topic
                 await batch.ack(confirm=True)
 
 
+@pytest.mark.promise("V76")
 async def test_the_rate_holds(daemon: Daemon, topic: str) -> None:
     """Never above the rate; how near it comes from below depends on the machine, and is measured in bench/."""
     async with tickwheel.Client(daemon.url) as client:
@@ -146,6 +151,7 @@ async def test_the_rate_holds(daemon: Daemon, topic: str) -> None:
             assert 0 < seen <= 500 * (spent + 0.1) + 1
 
 
+@pytest.mark.promise("R28")
 async def test_spread_makes_a_ramp_of_a_herd(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, spread=timedelta(seconds=2))

@@ -33,6 +33,7 @@ async def bodies_of(client: tickwheel.Client, topic: str) -> list[bytes]:
     return [message.body for message in await client.browse(topic)]
 
 
+@pytest.mark.promise("V7", "V40", "V83")
 async def test_sends_acks_cancels_and_reschedules_happen_together(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.send(f"{topic}-in", b"order")
@@ -56,6 +57,7 @@ async def test_sends_acks_cancels_and_reschedules_happen_together(daemon: Daemon
             assert (await get(subscription)).body == b"report"
 
 
+@pytest.mark.promise("transactions")
 @pytest.mark.parametrize("part", ["key", "keys", "ack", "cancel", "gone", "twice"])
 async def test_one_part_that_cannot_be_done_refuses_the_whole(daemon: Daemon, topic: str, part: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
@@ -102,6 +104,7 @@ async def test_an_exception_in_the_block_does_nothing(daemon: Daemon, topic: str
         assert await bodies_of(client, topic) == []
 
 
+@pytest.mark.promise("V42", "S10", "S23", "transactions")
 async def test_a_transaction_is_whole_after_a_kill_and_not_done_twice(tmp_path: Path, topic: str) -> None:
     with Daemon(tmp_path / "data", segment_bytes="64MiB") as daemon:
         async with tickwheel.Client(daemon.unix_url) as client:
@@ -124,6 +127,7 @@ async def test_a_transaction_is_whole_after_a_kill_and_not_done_twice(tmp_path: 
                 assert await subscription.receive(0.3) is None, "its ack is there"
 
 
+@pytest.mark.promise("R73", "transactions")
 async def test_prepared_messages_wait_for_their_decision(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         first = await client.prepare(topic, b"paid", key="order-1", headers={"n": 1}, priority=3)
@@ -175,6 +179,7 @@ async def test_prepared_messages_are_decided_by_their_keys(daemon: Daemon, topic
         assert len({made for _, made in decided}) == 300
 
 
+@pytest.mark.promise("R74")
 async def test_a_committed_message_is_delivered_at_its_time(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         prepared = await client.prepare(topic, b"x", delay=timedelta(milliseconds=700))
@@ -194,6 +199,7 @@ async def test_a_commit_is_known_when_its_message_is_gone(daemon: Daemon, topic:
             await prepared.rollback()
 
 
+@pytest.mark.promise("V8", "R75")
 async def test_orphans_are_asked_after_until_somebody_knows(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.prepare(topic, b"orphan")

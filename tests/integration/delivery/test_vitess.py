@@ -52,6 +52,7 @@ async def get(subscription: Subscription) -> Message:
     return message
 
 
+@pytest.mark.promise("V34", "V36")
 @pytest.mark.parametrize("missing", KEYS)
 async def test_each_mandatory_key_is_demanded(daemon: Daemon, topic: str, missing: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
@@ -61,6 +62,7 @@ async def test_each_mandatory_key_is_demanded(daemon: Daemon, topic: str, missin
             await client.topic(topic)
 
 
+@pytest.mark.promise("V37", "V38")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -81,6 +83,7 @@ async def test_bad_values_are_refused(daemon: Daemon, topic: str, bad: dict[str,
             await client.topic(topic)
 
 
+@pytest.mark.promise("V30")
 async def test_a_changed_comment_counts_at_once(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, vitess=comment())
@@ -90,6 +93,7 @@ async def test_a_changed_comment_counts_at_once(daemon: Daemon, topic: str) -> N
             assert [(await get(subscription)).epoch for _ in range(3)] == [1, 2, 3]
 
 
+@pytest.mark.promise("V5", "V19", "V23", "V24")
 async def test_the_columns_of_a_message(daemon: Daemon, topic: str, tmp_path: Path) -> None:
     """priority 50, an epoch that counts deliveries, time_next until it is acked, time_acked from then on."""
     sql = (
@@ -113,6 +117,7 @@ async def test_the_columns_of_a_message(daemon: Daemon, topic: str, tmp_path: Pa
     assert [list(row.values()) for row in printed] == asked
 
 
+@pytest.mark.promise("V55", "V56", "V57")
 async def test_many_acks_in_one_request_and_none_twice(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic, ack_wait_ms=300, max_backoff_ms=300)
@@ -130,6 +135,7 @@ async def test_many_acks_in_one_request_and_none_twice(daemon: Daemon, topic: st
         assert (stats.groups[0].acked, stats.groups[0].delivered) == (100, 100)
 
 
+@pytest.mark.promise("V41")
 async def test_a_transaction_beyond_a_frame_is_refused_whole(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         await client.create_topic(topic)

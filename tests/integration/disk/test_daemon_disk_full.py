@@ -34,6 +34,7 @@ async def fill(client: tickwheel.Client) -> tuple[int, DiskFull]:
     raise AssertionError("the disk did not become full")
 
 
+@pytest.mark.promise("a-full-disk")
 async def test_a_full_disk_refuses_sends_and_delivers_on(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data", prelude=SMALL_DISK, segment_bytes="64MiB") as daemon:
         async with tickwheel.Client(daemon.url) as client:
@@ -100,6 +101,7 @@ async def consume(client: tickwheel.Client, group: str, count: int) -> None:
             await subscription.flush()
 
 
+@pytest.mark.promise("a-full-disk")
 async def test_not_a_block_is_left(tmp_path: Path) -> None:
     """On a real file system, and through a kill."""
     with small_tmpfs(tmp_path / "data", TMPFS_BYTES) as disk:

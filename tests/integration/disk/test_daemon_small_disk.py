@@ -64,6 +64,7 @@ async def test_where_it_is_too_small_it_says_what_it_needs(tmp_path: Path, setti
         assert "Free space" in told[0]["advice"]
 
 
+@pytest.mark.promise("a-full-disk")
 async def test_it_fills_up_and_goes_on(tmp_path: Path) -> None:
     acked: set[int] = set()
     sent: list[int] = []

@@ -107,6 +107,7 @@ async def check_nothing_is_lost(daemon: Daemon, acknowledged: dict[str, int]) ->
             ]
 
 
+@pytest.mark.promise("when-is-a-message-safe")
 @pytest.mark.parametrize(
     "tampering",
     [
@@ -128,6 +129,7 @@ async def test_a_failing_disk_ends_the_daemon(tmp_path: Path, tampering: str) ->
         assert daemon.stop() == 0
 
 
+@pytest.mark.promise("a-full-disk")
 @pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT", "EROFS"])
 async def test_no_space_at_writing_is_a_full_disk(tmp_path: Path, error: str) -> None:
     """Some file systems say only when it is written that what was allocated has no room."""
@@ -148,6 +150,7 @@ async def send_until_full(client: tickwheel.Client) -> None:
             (await client.send_many("t", [bytes(60_000)] * 4, delay_ms=3_600_000)).raise_for_errors()
 
 
+@pytest.mark.promise("a-full-disk")
 async def test_no_space_at_allocating_refuses_sends_and_goes_on(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data", **SETTINGS) as daemon:
         async with (

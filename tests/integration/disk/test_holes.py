@@ -28,6 +28,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.promise("a-full-disk")
 @pytest.mark.parametrize("step", ["use", "inspect"])
 def test_a_full_disk_is_read_and_changed_in_spite_of_holes(disk: Path, step: str) -> None:
     table = disk / "data" / "messages.table"

@@ -59,6 +59,7 @@ def by_flight(served: Served, wanted: Wanted) -> tuple[list[dict[str, Any]], Pas
     return rows, passed
 
 
+@pytest.mark.promise("what-is-archived")
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -95,6 +96,7 @@ def test_what_is_in_the_archive_already_is_left_out(served: Served) -> None:
     assert sum(messages for one in counts for messages, _ in one.values()) == len(found)
 
 
+@pytest.mark.promise("what-is-archived")
 @pytest.mark.parametrize("who", MAY)
 @pytest.mark.parametrize("table", ["archive", "archive_sizes"])
 def test_who_may_not_query_and_consume_gets_nothing(served: Served, who: str, table: str) -> None:
@@ -137,6 +139,7 @@ def test_what_cannot_be_asked_for(served: Served) -> None:
     )
 
 
+@pytest.mark.promise("what-is-archived")
 def test_a_stream_that_is_cut_is_no_archive(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end says how many messages were meant: without it nothing counts."""
     place = Network(Flights(served.url, token=served.tokens["all"]), [])

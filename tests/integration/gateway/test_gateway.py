@@ -94,6 +94,7 @@ async def test_a_group_is_there_before_its_first_receive(daemon: Daemon, caller:
     )
 
 
+@pytest.mark.promise("R77")
 def test_a_message_there_and_back(caller: Caller) -> None:
     request = schema.SendMessageRequest()
     request.messages.append(

@@ -29,6 +29,7 @@ async def send(client: tickwheel.Client, topic: str) -> None:
         await (await subscription.receive()).ack(confirm=True)
 
 
+@pytest.mark.promise("in-which-order")
 async def test_a_group_that_ignores_ordering_keys(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data") as daemon:
         async with tickwheel.Client(daemon.url) as client:

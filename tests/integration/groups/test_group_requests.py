@@ -71,6 +71,7 @@ async def test_a_mistyped_group_is_found_and_deleted(daemon: Daemon, topic: str,
             await client._session.request(Nack(group_id=listed[0].group_id, ids=[message.id], epochs=[1]))
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 async def test_seeking_while_somebody_reads(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         results = await client.send_many(topic, [b"0", b"1", b"2"])

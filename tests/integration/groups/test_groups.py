@@ -29,6 +29,7 @@ async def get(subscription: Subscription) -> Message:
     return message
 
 
+@pytest.mark.promise("V20", "V98", "in-which-order")
 async def test_low_numbers_go_first_and_a_share_is_kept_for_who_waits_longest(
     daemon: Daemon, topic: str
 ) -> None:
@@ -48,6 +49,7 @@ async def test_low_numbers_go_first_and_a_share_is_kept_for_who_waits_longest(
         )
 
 
+@pytest.mark.promise("V15", "R64", "S1", "in-which-order")
 async def test_one_ordering_key_is_delivered_one_at_a_time_in_order(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         keys = [f"customer-{n % 7}" for n in range(140)]
@@ -86,6 +88,7 @@ async def test_one_ordering_key_is_delivered_one_at_a_time_in_order(daemon: Daem
             assert numbers == sorted(numbers), key
 
 
+@pytest.mark.promise("in-which-order")
 async def test_order_holds_across_a_restart(tmp_path: Path, topic: str) -> None:
     with Daemon(tmp_path / "data", segment_bytes="64MiB", ack_wait="500ms") as daemon:
         async with tickwheel.Client(daemon.unix_url) as client:
@@ -104,6 +107,7 @@ async def test_order_holds_across_a_restart(tmp_path: Path, topic: str) -> None:
                 assert bodies == [b"%d" % n for n in range(10)]
 
 
+@pytest.mark.promise("R65")
 async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
         sent = await client.send_many(topic, [b"a", b"b", b"c"], order_keys="k")
@@ -113,6 +117,7 @@ async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(daemon: Daemon
         assert (await get(subscription)).body == b"c"
 
 
+@pytest.mark.promise("V50", "R62", "in-which-order")
 @pytest.mark.parametrize("start", ["earliest", "latest", "time"])
 async def test_where_a_new_group_starts(daemon: Daemon, topic: str, start: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
@@ -131,6 +136,7 @@ async def test_where_a_new_group_starts(daemon: Daemon, topic: str, start: str) 
             assert stats.groups[0].backlog == len(expected)
 
 
+@pytest.mark.promise("R61", "S11")
 async def test_a_slow_subscriber_holds_up_nobody(daemon: Daemon, topic: str) -> None:
     async with (
         tickwheel.Client(daemon.url) as slow,
@@ -158,6 +164,7 @@ async def test_a_slow_subscriber_holds_up_nobody(daemon: Daemon, topic: str) -> 
             await batch.ack()
 
 
+@pytest.mark.promise("V1", "V10", "V52", "V53")
 async def test_shards_split_a_topic_by_key(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         made = await client.create_topic(topic, shards=4)
@@ -211,6 +218,7 @@ async def test_shards_survive_a_kill(tmp_path: Path, topic: str) -> None:
             assert (await client.send(topic, b"again", key="k5")).duplicate
 
 
+@pytest.mark.promise("V25", "R12", "R32", "R37")
 async def test_delay_levels(daemon: Daemon, topic: str) -> None:
     async with tickwheel.Client(daemon.url) as client:
         for level, delay_s in ((1, 1), (5, 60), (18, 7_200)):

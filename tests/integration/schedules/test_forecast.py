@@ -36,6 +36,7 @@ def daemon_settings() -> dict[str, Any]:
     return {"http_listen": True, "http_port": 0}
 
 
+@pytest.mark.promise("R50")
 async def test_a_thousand_around_24_hours_are_counted_and_not_estimated(
     daemon: Daemon, topic: str, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ async def test_a_message_whose_place_in_the_window_has_not_come_is_not_late(
         assert found.missed == 0
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 async def test_a_clock_that_is_set_back_an_hour_repeats_nothing(tmp_path: Path) -> None:
     broker, clock = broker_at(tmp_path, NINE_IN_PARIS - timedelta(minutes=30))
     async with broker, broker.client() as client:

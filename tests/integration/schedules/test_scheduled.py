@@ -29,6 +29,7 @@ async def get(subscription: Subscription) -> Message:
     return message
 
 
+@pytest.mark.promise("V80", "R4", "R27", "R29")
 async def test_it_waits_outside_of_its_topic_and_then_is_like_any_other(daemon: Daemon, topic: str) -> None:
     options = {"headers": {"n": 1}, "priority": 9}
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
@@ -50,6 +51,7 @@ async def test_it_waits_outside_of_its_topic_and_then_is_like_any_other(daemon: 
         assert (stats.scheduled, stats.ready) == (0, 3)
 
 
+@pytest.mark.promise("V74", "R9", "R13", "how-early-or-late-may-it-fire")
 async def test_neighbouring_milliseconds_come_in_order_and_none_early(daemon: Daemon, topic: str) -> None:
     base_ms = now_ms() + 500
     times = [base_ms + number for number in range(300)]
@@ -64,6 +66,7 @@ async def test_neighbouring_milliseconds_come_in_order_and_none_early(daemon: Da
         assert due == sorted(times)
 
 
+@pytest.mark.promise("how-early-or-late-may-it-fire")
 async def test_a_crowd_in_one_millisecond_comes_whole_and_in_order(daemon: Daemon, topic: str) -> None:
     at_ms = now_ms() + 1_500
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic, credit=5_000) as subscription:
@@ -79,6 +82,7 @@ async def test_a_crowd_in_one_millisecond_comes_whole_and_in_order(daemon: Daemo
         assert ids == list(sent.ids())
 
 
+@pytest.mark.promise("R43", "how-early-or-late-may-it-fire")
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 async def test_what_became_due_while_the_broker_was_down(tmp_path: Path, topic: str, ending: str) -> None:
     """It comes at the start, once, in order of its time, however long that was."""
@@ -104,6 +108,7 @@ async def test_what_became_due_while_the_broker_was_down(tmp_path: Path, topic: 
         assert seen == sorted(times)
 
 
+@pytest.mark.promise("R30", "R41", "how-early-or-late-may-it-fire")
 async def test_there_is_no_longest_delay(daemon: Daemon, topic: str, tmp_path: Path) -> None:
     last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     async with tickwheel.Client(daemon.url) as client:
@@ -124,6 +129,7 @@ async def test_there_is_no_longest_delay(daemon: Daemon, topic: str, tmp_path: P
     assert shell.text("cancel", topic, "--key", "shell") == "shell: cancelled\n"
 
 
+@pytest.mark.promise("R66")
 async def test_time_order_and_transaction_go_together(daemon: Daemon, topic: str) -> None:
     """RocketMQ's kinds of messages exclude each other; here a message may be all of them."""
     async with tickwheel.Client(daemon.url) as client, client.subscribe(topic) as subscription:
@@ -141,6 +147,7 @@ async def test_time_order_and_transaction_go_together(daemon: Daemon, topic: str
         assert bodies == [b"2", b"1", b"0"]
 
 
+@pytest.mark.promise("R76")
 async def test_an_orphan_that_nobody_decides_about_is_a_dead_letter(tmp_path: Path, topic: str) -> None:
     checks = {"check_after": "50ms", "check_interval": "100ms", "check_attempts": 2}
     with Daemon(tmp_path / "data", segment_bytes="64MiB", **checks) as daemon:

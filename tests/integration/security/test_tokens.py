@@ -110,6 +110,7 @@ def test_the_command_line_logs_in(place: Place, tmp_path: Path) -> None:
         assert b"No such option" in shell.run("--token", token, "stats", code=2).stderr
 
 
+@pytest.mark.promise("V86")
 async def test_what_a_token_allows(place: Place) -> None:
     producer = place.create("producer", "publish:orders.*")
     consumer = place.create("consumer", "consume:orders.*")

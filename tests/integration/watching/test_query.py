@@ -52,6 +52,7 @@ def fill(client: tickwheel.sync.Client) -> None:
             next(iter(subscription)).ack()
 
 
+@pytest.mark.promise("V73")
 def test_sdk_daemon_and_sync_client(daemon: Daemon) -> None:
     with tickwheel.sync.Client(daemon.url) as client:
         before = datetime.now(UTC)
@@ -105,6 +106,7 @@ def test_embedded_and_test_broker(tmp_path: Path) -> None:
         assert client.query("select count(*) from orders").rows == [[10]]
 
 
+@pytest.mark.promise("V47")
 @pytest.mark.parametrize(
     "sql",
     [
@@ -240,6 +242,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield shell
 
 
+@pytest.mark.promise("V51")
 def test_cli_prints_tables_json_and_csv(shell: Shell) -> None:
     sql = "select state, count(*) as n, max(time_acked) is null as none, max(key) as k from orders"
     sql += " group by state order by state"

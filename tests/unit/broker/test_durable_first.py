@@ -153,6 +153,7 @@ def receipts(frame: Frame) -> list[tuple[int, int]]:
     return list(zip(delivery.ids, delivery.epochs, strict=True))
 
 
+@pytest.mark.promise("what-a-power-loss-can-undo")
 async def test_deliveries_answers_and_refusals_wait_in_their_order(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +207,7 @@ async def test_becoming_due_and_being_leased_share_a_sync(store: Store) -> None:
         assert bench.disk.gate.statistics().tasks_waiting == 0, "nothing is left to sync"
 
 
+@pytest.mark.promise("what-a-power-loss-can-undo")
 async def test_what_never_left_goes_to_others_and_was_no_attempt(store: Store) -> None:
     async with served(store, 2) as bench:
         first, second = bench.wires
@@ -226,6 +228,7 @@ async def test_what_never_left_goes_to_others_and_was_no_attempt(store: Store) -
         assert (group["epoch"] - group["base_epoch"]).tolist() == [1, 1, 1]
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 async def test_goodbye_comes_behind_what_was_delivered(store: Store) -> None:
     """A client may hang up on it at once: what came later would be leased, and in the hands of no client."""
     async with served(store) as bench:
@@ -282,6 +285,7 @@ async def test_what_waits_for_the_disk_counts_as_queued(store: Store) -> None:
         )
 
 
+@pytest.mark.promise("what-a-power-loss-can-undo")
 async def test_with_interval_the_system_has_it_before_it_leaves(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

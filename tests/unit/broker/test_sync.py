@@ -50,6 +50,7 @@ class GatedRunner(InPlace):
         self.runs += 1
 
 
+@pytest.mark.promise("when-is-a-message-safe")
 async def test_replies_wait_for_the_disk_and_share_a_sync(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []
@@ -497,6 +498,7 @@ async def test_the_sync_thread_ends_what_it_has_begun(tmp_path: Path) -> None:
             await trio.sleep(0.001)
 
 
+@pytest.mark.promise("when-is-a-message-safe")
 async def test_interval_replies_at_once_and_syncs_later(store: Store) -> None:
     runner = GatedRunner()
     moved: list[int] = []

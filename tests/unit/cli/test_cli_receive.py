@@ -44,6 +44,7 @@ async def test_acks_that_were_made(capsys: pytest.CaptureFixture[str]) -> None:
             assert capsys.readouterr().out.count("\n") == 2
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @on_both
 async def test_acks_that_no_disk_has_room_for(capsys: pytest.CaptureFixture[str]) -> None:
     for count in (None, 2):

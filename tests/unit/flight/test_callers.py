@@ -27,6 +27,7 @@ class Broker:
         return self.answer
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_an_answer_counts_for_some_seconds() -> None:
     broker = Broker()
     for _ in range(5):
@@ -51,6 +52,7 @@ def test_a_token_that_is_refused_is_forgotten() -> None:
         broker.callers.granted("t", "a", has_begun=True)
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_a_stream_goes_on_for_a_while_without_the_broker() -> None:
     broker = Broker()
     granted = broker.callers.granted("t", "a")

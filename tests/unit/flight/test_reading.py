@@ -58,6 +58,7 @@ def now_of(reading: Reading, command: Command) -> int:
     return open_ticket(reading.plan(command, ALL).tickets[0]).moment.now_ms
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 @table("name", ["messages", "events"])
 @table("size", [None, 7])
 def test_the_rows_are_those_that_are_read_in_place(
@@ -80,6 +81,7 @@ def test_columns_and_filters(reading: Reading) -> None:
     assert list(found[0]) == ["key", "id"]
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 @table("name", ["messages", "events"])
 @table(
     ("grants", "topics"),
@@ -148,6 +150,7 @@ def test_parts_are_not_without_number(reading: Reading, monkeypatch: pytest.Monk
         reading.plan(Command(rows_per_partition=1), ALL)
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_bodies_need_the_right_to_consume(reading: Reading) -> None:
     who = granted("query:*", "consume:a.*")
     everything = Command()
@@ -160,6 +163,7 @@ def test_bodies_need_the_right_to_consume(reading: Reading) -> None:
     assert {row["body"][:2] for row in rows(reading, chosen, who)} == {b"a."}
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_a_ticket_gives_no_right(reading: Reading) -> None:
     """Of somebody who may more, or of nobody: who comes with it is judged."""
     (ticket,) = reading.plan(Command(columns=["topic", "body"]), ALL).tickets
@@ -170,6 +174,7 @@ def test_a_ticket_gives_no_right(reading: Reading) -> None:
     assert {row["topic"] for batch in batches for row in batch.to_pylist()} == {"b.orders"}
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_a_stream_ends_when_its_token_does(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock is some seconds later."""
     seconds = itertools.count(0, 4)
@@ -262,6 +267,7 @@ def test_the_end_of_the_process_ends_streams(reading: Reading) -> None:
         reading.stream(ticket, lambda has_begun: ALL, lambda: False)
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_a_ticket_is_good_in_another_process(directory: Path) -> None:
     command = Command(columns=["id", "state"], rows_per_partition=50)
     first = Reading(Directory(directory), Turns(1))
@@ -297,6 +303,7 @@ def changed(ticket: bytes, **changes: Any) -> bytes:
     )
 
 
+@pytest.mark.promise("tables-that-are-read-from-elsewhere")
 def test_tickets_that_were_made_up(reading: Reading) -> None:
     (ticket,) = reading.plan(Command(columns=["id"]), ALL).tickets
     (events, *_) = reading.plan(Command(table="events", columns=["id"]), ALL).tickets

@@ -194,6 +194,7 @@ def lease(
     return list(zip(seqs, epochs, strict=True))
 
 
+@pytest.mark.promise("V84")
 def test_lower_numbers_first_and_redeliveries_before_new_ones() -> None:
     pair = topic_with(8, priorities=[255, 0, 64, 63])
     assert [seq for seq, _ in lease(pair, 3)] == [1, 5, 3]
@@ -202,6 +203,7 @@ def test_lower_numbers_first_and_redeliveries_before_new_ones() -> None:
     assert lease(pair, 8, now_ms=later) == [(5, 2), (3, 2), (7, 1), (2, 1), (0, 1), (6, 1), (4, 1)]
 
 
+@pytest.mark.promise("in-which-order")
 def test_redeliveries_keep_no_new_message_waiting_for_ever() -> None:
     """Also new messages with higher numbers than those that come again and again."""
     pair = topic_with(12, priorities=[50, 50, 50, 50, 50, 50, 50, 50, 60, 60, 60, 60])

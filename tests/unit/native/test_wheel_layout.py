@@ -12,6 +12,7 @@ from timerlog.wheel.timer_log import TIMER_DTYPE
 LAYOUTS = [("tw_timer", TIMER_DTYPE), ("tw_wheel", WHEEL_DTYPE)]
 
 
+@pytest.mark.promise("R16", "R17")
 @pytest.mark.parametrize(("name", "dtype"), LAYOUTS)
 def test_fields_are_where_the_dtype_says(name: str, dtype) -> None:
     offsets = {field: ffi.offsetof(name, field) for field, _ in ffi.typeof(name).fields}

@@ -58,6 +58,7 @@ class Ending:
         assert scope.cancelled_caught
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 async def test_what_was_answered_is_acked(autojump_clock: MockClock) -> None:
     ending = Ending(takes_s=1.5)
     await ending.carry()

@@ -280,6 +280,7 @@ def lines_of(name: str, *options: str, timeout_s: int) -> list[str]:
         return printed.read().splitlines()
 
 
+@pytest.mark.promise("R10", "S4")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in sorted(SAYS)])
 def test_example(name: str) -> None:

@@ -24,6 +24,7 @@ async def sleeps_until_due(clock: Clock, by_ms: int) -> int:
     return clock.now_ms() - due_ms
 
 
+@pytest.mark.promise("how-early-or-late-may-it-fire")
 async def test_the_system_clock_is_never_early() -> None:
     clock = SystemClock()
     for by_ms in (1, 2, 3, 20):

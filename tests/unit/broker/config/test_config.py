@@ -43,6 +43,7 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     assert loaded.origins["log_level"] == "default"
 
 
+@pytest.mark.promise("R38")
 def test_each_setting_can_be_given_everywhere(tmp_path: Path) -> None:
     text = example_toml().replace("\n#", "\n").replace("\n ", "\n# ")
     values = tomllib.loads(text)

@@ -299,6 +299,7 @@ async def test_one_that_is_ended_is_answered_and_gets_nothing(store: Store) -> N
         assert leased(bench) == 0
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 async def test_who_goes_while_waiting_is_given_nothing(store: Store) -> None:
     async with fast(store, 2) as bench:
         bench.wires[0].write(fetch(1, wait_ms=MINUTE_MS))
@@ -331,6 +332,7 @@ async def test_what_waits_for_the_disk_when_its_client_goes_comes_back_and_was_n
         assert (answer.delivery.epochs, answer.attempts) == ((2,), (1,))
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 async def test_what_could_not_be_written_when_its_client_goes_comes_back(store: Store) -> None:
     async with fast(store, 2) as bench:
         wire, other = bench.wires

@@ -94,6 +94,7 @@ def delivered(subscription: Subscription) -> list[int]:
     return ids
 
 
+@pytest.mark.promise("V48")
 async def test_batches_go_round(bench: Bench) -> None:
     subscriptions = [bench.subscription(number) for number in (1, 2, 3)]
     for subscription in subscriptions:
@@ -117,6 +118,7 @@ async def test_single_messages_go_round_as_well(bench: Bench) -> None:
     bench.store.close()
 
 
+@pytest.mark.promise("R55")
 async def test_credit_is_never_exceeded(bench: Bench) -> None:
     small, large = bench.subscription(1, credit=7), bench.subscription(2, credit=50)
     bench.dispatcher.add(small)
@@ -224,6 +226,7 @@ async def test_a_limit_of_deliveries_is_forgotten_with_its_last_subscriber(bench
     bench.store.close()
 
 
+@pytest.mark.promise("R20", "S6")
 async def test_the_services_carry_messages_to_their_topic_in_time(bench: Bench) -> None:
     woken: list[int] = []
     dirty: list[int] = []

@@ -69,6 +69,7 @@ async def until_leased(client: Client, count: int) -> None:
         await trio.sleep(0.001)
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 @pytest.mark.parametrize("options", [{}, {"max_hold": NO_RENEWAL}], ids=["renews", "does not renew"])
 @pytest.mark.parametrize(("still", "running"), [(1, 1), (3, 1)])
 async def test_nobody_waits_longer_than_a_lease_for_those_who_stand_still(
@@ -102,6 +103,7 @@ async def test_nobody_waits_longer_than_a_lease_for_those_who_stand_still(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 async def test_who_runs_again_is_given_messages_again(tmp_path: Path, autojump_clock: Any) -> None:
     async with (
         broker_in_time(tmp_path, **SETTINGS) as there,
@@ -196,6 +198,7 @@ async def test_a_request_that_waits_on_a_connection_that_stands_still_is_given_n
             assert got == [b"y"]
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 @pytest.mark.parametrize(
     ("what", "attempt"),
     [("stands still", 1), ("stands still and is lost", 1), ("runs", 2), ("is lost", 2)],
@@ -283,6 +286,7 @@ def a_message(store: Store, **settings: Any) -> Reader:
     return Reader(store, topic)
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 def test_what_makes_its_subscribers_stand_still_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)
     store.topics.open("t", NOW_MS)
@@ -296,6 +300,7 @@ def test_what_makes_its_subscribers_stand_still_is_a_dead_letter_in_the_end(tmp_
     store.close()
 
 
+@pytest.mark.promise("when-a-subscriber-stands-still")
 @pytest.mark.parametrize("ending", ["none", "clean", "killed", "no derived files"])
 def test_that_it_was_no_attempt_is_in_the_log(tmp_path: Path, ending: str) -> None:
     store = Store.open(tmp_path, SMALL, NOW_MS)

@@ -252,6 +252,7 @@ def test_one_that_stops_hands_over_and_can_start_again(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.promise("when-a-subscription-or-a-connection-ends")
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_leases_stay_with_their_holders_when_the_log_is_handed_over(tmp_path: Path, is_stopped: bool) -> None:
     """By an owner that is stopped, and by one that is not to own it any more."""
@@ -474,6 +475,7 @@ def test_a_node_whose_clock_is_wrong_is_not_chosen(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_a_broker_of_its_own_is_refused(tmp_path: Path) -> None:
     async def scenario(nodes: list[OneNode], log: Partition) -> None:
         (one,) = nodes

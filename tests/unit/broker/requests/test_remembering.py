@@ -159,6 +159,7 @@ async def test_it_goes_on_where_a_broken_connection_ended(tmp_path: Path, reques
     store.close(clean=False)
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 @REQUESTS
 async def test_it_goes_on_where_a_crash_ended(tmp_path: Path, request_: Request) -> None:
     store = filled(tmp_path / "data")

@@ -38,6 +38,7 @@ def schedule_in_bulk(url: str, messages: int) -> tickwheel.AdoptResult:
         return client.adopt_job(JOB)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_a_bulk_job_is_on_all_nodes_before_it_counts(tmp_path: Path) -> None:
     async def scenario(nodes: list[OneNode], log: Partition) -> None:
         one, two = nodes
@@ -136,6 +137,7 @@ async def replace_owner(one: OneNode, two: OneNode, is_time: Callable[[Adopter, 
     assert len(replaced) == 1
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_an_owner_that_is_replaced_while_a_job_becomes_visible_keeps_all_of_it(tmp_path: Path) -> None:
     steps = 0
 

@@ -126,6 +126,7 @@ def refuse(one: Process) -> None:
     one.line.refuses_appends = True
 
 
+@pytest.mark.promise("in-a-cluster")
 @pytest.mark.parametrize("harm", [cut, lose_requests, lose_answers, refuse])
 def test_an_owner_that_is_not_confirmed_is_replaced_while_it_lasts(
     tmp_path: Path, harm: Callable[[Process], None]

@@ -260,6 +260,7 @@ async def test_what_is_trimmed_is_not_needed_for_it(replicas: Replicas, knows_pl
     owner.store.close(clean=False)
 
 
+@pytest.mark.promise("when-is-a-message-safe")
 async def test_only_what_the_shared_log_has_damaged_is_damaged(replicas: Replicas) -> None:
     owner = replicas.owner(1, 1)
     number, position = send_one(owner, b"what was sent")

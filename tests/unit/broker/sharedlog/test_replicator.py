@@ -138,6 +138,7 @@ def test_nothing_is_answered_before_a_record_of_the_term_counts() -> None:
     run(scenario)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_an_owner_that_is_cut_off_keeps_its_answers_back() -> None:
     async def scenario(one: Scene) -> None:
         await one.commit.wait_durable(64)
@@ -155,6 +156,7 @@ def test_an_owner_that_is_cut_off_keeps_its_answers_back() -> None:
     run(scenario)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_one_that_was_replaced_meanwhile_never_gives_them() -> None:
     async def scenario(one: Scene) -> None:
         await one.commit.wait_durable(64)

@@ -236,6 +236,7 @@ def test_a_broker_goes_on_as_a_cluster(tmp_path: Path, purges: bool) -> None:
     cluster.check(3)
 
 
+@pytest.mark.promise("in-a-cluster")
 @pytest.mark.parametrize("by_backup", [False, True])
 def test_receipts_of_before(tmp_path: Path, by_backup: bool) -> None:
     """They count on where the broker itself goes on, and nowhere else."""
@@ -397,6 +398,7 @@ async def refuse(line: Line) -> None:
         await begin(line, "test", SETTINGS, NOW_MS)
 
 
+@pytest.mark.promise("in-a-cluster")
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("again", [2, 3, 4])
 def test_killed_anywhere_it_goes_on(tmp_path: Path, is_late: bool, again: int) -> None:
@@ -461,6 +463,7 @@ class WatchedLine(Line):
         return offsets
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_a_broker_is_given_away_before_all_counts(tmp_path: Path) -> None:
     """Otherwise it could be started beside the cluster. Whoever finishes gives away what it was given."""
     broker(tmp_path / "data")

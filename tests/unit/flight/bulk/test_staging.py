@@ -82,6 +82,7 @@ def world(tmp_path: Path) -> World:
     return planned(tmp_path)
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 def test_a_file_is_there_when_all_of_it_is(world: World) -> None:
     seen: list[list[str]] = []
 
@@ -105,6 +106,7 @@ def test_a_file_is_there_when_all_of_it_is(world: World) -> None:
     assert world.files == [FILE, f"{RUN}-open"]
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 @table(
     "path",
     [
@@ -147,6 +149,7 @@ def test_names() -> None:
     assert parse_path(["staging", JOB, f"{RUN}-manifest.json"]).is_manifest
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 @table(
     ("chunks", "end"),
     [
@@ -177,6 +180,7 @@ def test_what_its_source_raises_leaves_nothing(world: World) -> None:
     assert world.files == [f"{RUN}-open"]
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 def test_links_are_not_followed(world: World, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -225,6 +229,7 @@ def test_who_is_not_planned_puts_nothing(world: World) -> None:
     assert not (world.staging.path / ("f" * 32)).exists()
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 def test_only_what_the_driver_names_stays(world: World) -> None:
     """A second attempt at a task, and one that failed, go; files of another run are that run's."""
     world.plan(run=OTHER_RUN)
@@ -319,6 +324,7 @@ def test_a_refused_run_is_dropped_with_the_manifest(world: World) -> None:
     assert not world.folder.exists()
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 @table("how", ["drop", "complete", "gone"])
 def test_a_put_that_ends_too_late(tmp_path: Path, how: str) -> None:
     """The driver is done, and a slow attempt is not: what it brings counts for nothing and stays nowhere."""
@@ -439,6 +445,7 @@ def test_at_most_so_many_files_at_a_time(world: World, monkeypatch: pytest.Monke
     world.put(b"abc", file=f"{RUN}-8-0-0.log")
 
 
+@pytest.mark.promise("bulk-jobs-that-come-by-arrow-flight")
 @table(
     ("error", "kind"),
     [

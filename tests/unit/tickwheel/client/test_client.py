@@ -111,6 +111,7 @@ async def test_refusal_of_one_single_send_does_not_touch_the_others() -> None:
         assert [m.body for m in server.messages] in ([b"a"], [b"b"])
 
 
+@pytest.mark.promise("R2")
 @on_both
 async def test_deliver_at_and_delay_become_milliseconds_rounded_up() -> None:
     async with serving() as (server, client):
@@ -122,6 +123,7 @@ async def test_deliver_at_and_delay_become_milliseconds_rounded_up() -> None:
         assert (second.time_ms, second.relative) == (2, True)
 
 
+@pytest.mark.promise("R72")
 @on_both
 async def test_bad_arguments_are_refused_with_advice_before_anything_is_sent() -> None:
     async with serving() as (server, client):
@@ -374,6 +376,7 @@ async def test_a_send_that_cannot_fit_any_frame_is_refused() -> None:
             await client.cancel(ids=list(range(2**40, 2**40 + 20_000)))
 
 
+@pytest.mark.promise("R67")
 @on_both
 async def test_back_pressure_bounds_what_is_pending() -> None:
     async with serving(max_pending_bytes=40_000) as (server, client):

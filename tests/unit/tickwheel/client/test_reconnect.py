@@ -84,6 +84,7 @@ async def test_who_waits_is_answered_although_others_gave_up_before_and_after_it
         assert len(results) == 1
 
 
+@pytest.mark.promise("R69")
 @on_both
 async def test_a_send_whose_answer_was_lost_is_stored_once() -> None:
     async with serving() as (server, client):
@@ -93,6 +94,7 @@ async def test_a_send_whose_answer_was_lost_is_stored_once() -> None:
         assert len(server.seen(SendRequested)) == 2
 
 
+@pytest.mark.promise("R68")
 @on_both
 async def test_a_send_that_never_arrived_is_sent_again() -> None:
     async with serving() as (server, client):

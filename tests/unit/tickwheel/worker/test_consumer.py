@@ -18,6 +18,7 @@ from tickwheel.worker.handler import Handler, Options
 from tickwheel.worker.worker import Worker
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @on_both
 async def test_a_message_that_could_not_be_given_back_in_time_is_counted_and_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

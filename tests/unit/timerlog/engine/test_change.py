@@ -82,6 +82,7 @@ def test_unknown_topics_and_keys(store: Store, topic: int) -> None:
     assert store.select.find("t", ["", "zz", "a" * 300]) == [0, 0, 0]
 
 
+@pytest.mark.promise("cancel-and-reschedule-racing-delivery")
 def test_verdicts_and_their_answers(store: Store, topic: int) -> None:
     pump(store, NOW_MS)
     Reader(store, topic).fetch(1)

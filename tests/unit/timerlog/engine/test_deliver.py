@@ -52,6 +52,7 @@ def test_a_delivery_tells_of_attempts_to_who_asks(store: Store, topic: int) -> N
     assert told == [((1, 2), (1, 1), (1, 1)), ((1, 2), (2, 2), (2, 2)), ((1, 2), (3, 3), (2, 2))]
 
 
+@pytest.mark.promise("S22", "sending-twice")
 def test_acks_are_fenced_by_epoch(store: Store, topic: int) -> None:
     reader = Reader(store, topic)
     reader.fetch(3)
@@ -101,6 +102,7 @@ def test_who_subscribes_is_known_before_the_first_message(store: Store, topic: i
     assert store.holders.count([reader.group]) == 0
 
 
+@pytest.mark.promise("V21")
 def test_lower_priority_numbers_first(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     for priority in (50, 255, 0, 50, 7):
@@ -157,6 +159,7 @@ def test_an_ack_for_a_group_that_does_not_exist(store: Store, topic: int) -> Non
         store.deliver.ack(ack_payload(77, [1], [1]), 1, NOW_MS)
 
 
+@pytest.mark.promise("V61", "V62", "sending-twice")
 def test_backoff_grows_within_its_clamps_for_every_epoch() -> None:
     for epoch in range(201):
         waits = {lib.tw_backoff_ms(1_000, 2_000, 60_000, message, epoch) for message in range(200)}

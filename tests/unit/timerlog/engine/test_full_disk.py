@@ -93,6 +93,7 @@ def topic_with_groups(store: Store, name: str, groups: int) -> tuple[int, list[i
     return topic_id, [store.groups.open(topic_id, f"g{number}", NOW_MS) for number in range(groups)]
 
 
+@pytest.mark.promise("sending-twice")
 def test_a_repeated_send_has_the_answer_of_the_first_time(disk: Path) -> None:
     """The answer was lost, the disk has become full since: what is stored is said to be stored."""
     store = Store.open(disk, WHOLE, NOW_MS)
@@ -131,6 +132,7 @@ def test_a_refused_send_is_held_by_nothing(disk: Path) -> None:
     store.close()
 
 
+@pytest.mark.promise("a-full-disk")
 def test_everything_but_sends_goes_on(disk: Path) -> None:
     store = Store.open(disk / "data", WHOLE, NOW_MS)
     (one, groups), (other, _) = topic_with_groups(store, "one", 2), topic_with_groups(store, "other", 0)
@@ -164,6 +166,7 @@ def test_everything_but_sends_goes_on(disk: Path) -> None:
     killed(store, DUE_MS * 2).close()
 
 
+@pytest.mark.promise("a-full-disk")
 @pytest.mark.parametrize("size_bytes", [20 * MIB, pytest.param(32 * MIB, marks=pytest.mark.soak)])
 def test_one_message_at_a_time(disk: Path) -> None:
     """The reserve is for the worst: each message has records of its own."""
@@ -195,6 +198,7 @@ def test_another_group_is_refused_when_it_could_not_be_served(disk: Path) -> Non
     store.close()
 
 
+@pytest.mark.promise("a-full-disk")
 def test_without_a_reserve_nothing_is_lost(disk: Path) -> None:
     """As in a directory of an older version, or when others took the space while the broker was down."""
     store = Store.open(disk / "data", WHOLE, NOW_MS)

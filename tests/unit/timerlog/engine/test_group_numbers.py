@@ -78,6 +78,7 @@ def test_when_no_number_is_free_it_says_so_and_a_deleted_group_frees_one(tmp_pat
     same_after_every_end(tmp_path, store).close()
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 def test_receipts_of_the_dead_group_are_stale_for_the_next_one(tmp_path: Path) -> None:
     store = numbered(tmp_path, 1)
     topic = topic_with(store, 4)
@@ -107,6 +108,7 @@ def test_receipts_of_the_dead_group_are_stale_for_the_next_one(tmp_path: Path) -
     store.close()
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 @pytest.mark.parametrize("others", [0, CAPACITY])
 def test_receipts_count_for_no_group_that_is_made_again_under_the_name(tmp_path: Path, others: int) -> None:
     """A client that was away subscribes by name, and acks what it has: the number of the group is another one then."""
@@ -440,6 +442,7 @@ class Model:
         )
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_groups_against_a_model(tmp_path: Path, seed: int) -> None:
     model = Model(tmp_path, seed)

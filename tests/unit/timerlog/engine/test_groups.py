@@ -58,6 +58,7 @@ def same_after_every_end(directory: Path, store: Store, now_ms: int = NOW_MS) ->
 # -- deleting --
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 def test_a_deleted_group_is_gone_and_its_receipts_are_of_an_unknown_group(tmp_path: Path) -> None:
     store = opened(tmp_path)
     topic = topic_with(store, 4)
@@ -93,6 +94,7 @@ def test_any_of_several_groups_can_go(store: Store, position: int) -> None:
     assert store.change.verdicts([1, 2, 3]) == [4, 4, 4], "every group that is there is done with them"
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 def test_a_deleted_group_pins_nothing_against_purge(tmp_path: Path) -> None:
     store = opened(tmp_path)
     topic = store.topics.open("t", NOW_MS)
@@ -133,6 +135,7 @@ def test_a_group_of_a_topic_with_shards_goes_and_moves_in_all_of_them(tmp_path: 
 # -- beginning anew --
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 def test_seeking_back_gives_everything_again_whatever_became_of_it(tmp_path: Path) -> None:
     store = opened(tmp_path)
     topic = topic_with(store, 6)
@@ -237,6 +240,7 @@ def test_dead_letters_and_attempts_after_a_seek(store: Store) -> None:
     )
 
 
+@pytest.mark.promise("groups-that-are-deleted-or-moved")
 def test_any_order_of_changes_follows_from_the_log(tmp_path: Path) -> None:
     rng = random.Random(11)
     store = opened(tmp_path, max_groups=2)  # so that numbers are used again

@@ -22,6 +22,7 @@ def answer(reply: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
     return first, stored, [struct.unpack_from("<IIQ", reply, 32 + 16 * n) for n in range(count)]
 
 
+@pytest.mark.promise("R70")
 def test_ids_are_dense_and_a_key_is_stored_once(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     first = store.produce.ingest(send(topic, [b"a", b"b", b"c"], keys=[b"k", b"", b"k"]), NOW_MS)

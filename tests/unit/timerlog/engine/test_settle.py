@@ -49,6 +49,7 @@ def marks(store: Store, group: int) -> list[int]:
 # -- leaving --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("sending-twice")
 def test_leaving_gives_leases_back_at_once_and_vanishing_does_not(store: Store, topic: int) -> None:
     leaving, vanishing, staying = (Reader(store, topic) for _ in range(3))
     leaving.fetch(2)

@@ -54,6 +54,7 @@ def summary(store: Store) -> tuple[int, ...]:
     return stats["messages"], stats["acked"], stats["cancelled"], int(store.tables.rows["priority"][3])
 
 
+@pytest.mark.promise("S5")
 def test_torn_between_any_two_bytes_it_is_whole_or_absent(tmp_path: Path) -> None:
     store, _, group = prepared_store(tmp_path / "data")
     start, before, before_hash = store.log.appended_position, summary(store), store.look.state_hash()
@@ -155,6 +156,7 @@ def replace_first(store: Store, topic: int) -> list[tuple[int, int]]:
         tx.close()
 
 
+@pytest.mark.promise("sending-twice")
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_what_is_cancelled_leaves_its_key_to_what_is_sent(tmp_path: Path, has_checkpoint: bool) -> None:
     store, topic = keyed_store(tmp_path / "data")

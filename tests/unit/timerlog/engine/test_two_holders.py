@@ -44,6 +44,7 @@ def answer_to_an_ack(store: Store, group: int, receipt: tuple[int, int]) -> int:
     return int.from_bytes(reply[28:32], "little")
 
 
+@pytest.mark.promise("sending-twice")
 @pytest.mark.parametrize("ending", ["none", "clean", "killed", "no derived files"])
 def test_the_epoch_that_was_acked_is_known_after_each_start(tmp_path: Path, ending: str) -> None:
     store, group = acked_by_the_later(tmp_path)
@@ -102,6 +103,7 @@ def test_in_a_topic_with_shards(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.promise("sending-twice")
 def test_a_message_that_a_purge_has_moved_keeps_the_epoch_and_one_that_is_purged_is_not_found(
     tmp_path: Path,
 ) -> None:

@@ -199,6 +199,7 @@ def test_a_dry_run_says_what_a_purge_does(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.promise("V6")
 def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
     store = mixed(tmp_path)
     kept = {i: v for i, v in content(store).items() if v[1] != MessageState.CANCELLED}
@@ -227,6 +228,7 @@ def test_a_topic_without_a_group_keeps_everything(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.promise("V65", "R49")
 def test_every_group_must_be_done(tmp_path: Path) -> None:
     store = mixed(tmp_path)
     slow = store.groups.open(1, "slow", NOW_MS)
@@ -398,6 +400,7 @@ def test_the_tables_give_their_space_back(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.promise("R36")
 def test_a_message_that_waits_long_pins_no_segment(tmp_path: Path) -> None:
     """The automatic purge: segments with little life go, by themselves, and nothing is rewritten without a gain."""
     store = mixed(tmp_path)

@@ -87,6 +87,7 @@ class History:
         self.now_ms += self.random.randrange(1_500)
 
 
+@pytest.mark.promise("V78")
 @pytest.mark.parametrize("seed", range(6))
 def test_messages_are_what_the_tables_say(store: Store, seed: int) -> None:
     history = History(store, seed)

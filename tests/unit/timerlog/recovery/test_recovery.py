@@ -45,6 +45,7 @@ def reopened(directory: Path, *, boot: str | None = None) -> Store:
         return Store.open(directory, SMALL, NOW_MS + 200)
 
 
+@pytest.mark.promise("what-survives-a-restart-and-how-fast-it-comes-back")
 @pytest.mark.parametrize("ending", ["clean", "killed", "reboot", "checkpoint gone", "checkpoint damaged"])
 def test_the_same_state_after(tmp_path: Path, ending: str) -> None:
     store = busy(tmp_path)
@@ -236,6 +237,7 @@ def test_a_missing_newest_segment_is_damage(tmp_path: Path) -> None:
         reopened(tmp_path)
 
 
+@pytest.mark.promise("what-survives-a-restart-and-how-fast-it-comes-back")
 @pytest.mark.parametrize(
     "name", ["messages.table", "keys.index", "topics/1.arrivals", "topics/1-1.deliveries"]
 )

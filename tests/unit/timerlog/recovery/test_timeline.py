@@ -88,6 +88,7 @@ def same_after_every_end(store: Store, directory: Path, now_ms: int) -> Store:
     return store
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 def test_no_id_of_before_is_given_again(lost: Store, tmp_path: Path) -> None:
     known = sent(lost, 400, NOW_MS + 10)
     lost.close()
@@ -117,6 +118,7 @@ def test_the_gap_grows_with_the_time_that_was_lost(lost: Store, tmp_path: Path) 
     assert gaps[1] < gaps[2] < 1 << 32, "there are ids left for many more"
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 def test_receipts_of_before_are_stale_and_attempts_go_on(lost: Store, tmp_path: Path) -> None:
     group = lost.tables.topics[1].groups["g"]
     lost.settle.nack(group, [2], [1], 0, "", NOW_MS + 10)
@@ -270,6 +272,7 @@ def _lose_from(directory: Path, place: int) -> None:
     assert repair(directory, NOW_MS, apply=True).applied
 
 
+@pytest.mark.promise("when-the-log-has-another-past")
 def test_what_a_repair_loses_at_the_end_is_not_given_again(tmp_path: Path) -> None:
     store = filled(tmp_path / "data")
     group, place = store.tables.topics[1].groups["g"], store.log.appended_position

@@ -91,6 +91,7 @@ def test_what_is_rejected_after_the_files_have_left_is_rejected_by_all(
     replicas.hand_over(owner, follower, 1, 2)
 
 
+@pytest.mark.promise("in-a-cluster")
 def test_nothing_of_a_job_is_left_whose_owner_is_gone(replicas: Replicas, tmp_path: Path) -> None:
     follower, owner = replicas.follower(1), replicas.owner(2, 1)
     work(owner, 3)

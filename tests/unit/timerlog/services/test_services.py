@@ -24,6 +24,7 @@ def arrivals(store: Store, topic: int) -> list[int]:
     return [int(number) for number in store.tables.topics[topic].arrivals.items["id"][:count]]
 
 
+@pytest.mark.promise("R19")
 def test_nothing_leaves_the_system_topic_before_it_is_durable(store: Store) -> None:
     store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"]), NOW_MS)
     assert store.enqueue_get.take(10) is None
@@ -38,6 +39,7 @@ def test_nothing_leaves_the_system_topic_before_it_is_durable(store: Store) -> N
     assert store.enqueue_get.take(10) is None
 
 
+@pytest.mark.promise("R23", "S8", "in-which-order")
 def test_order_is_by_due_time_and_then_as_sent(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     times = [NOW_MS + offset for offset in (30, 10, 20, 10, 30, 5_000_000, 10)]
@@ -59,6 +61,7 @@ def test_topics_in_one_batch_keep_their_order(store: Store) -> None:
     assert arrivals(store, b) == [3, 6, 9]
 
 
+@pytest.mark.promise("R24")
 def test_a_message_that_changed_on_its_way_is_passed_over(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     store.produce.ingest(send(topic, [b"x"] * 4, times_ms=[NOW_MS + 5] * 4), NOW_MS)
@@ -77,6 +80,7 @@ def test_a_message_that_changed_on_its_way_is_passed_over(store: Store) -> None:
     assert arrivals(store, topic) == [4, 3]
 
 
+@pytest.mark.promise("R22", "when-is-a-message-safe")
 def test_a_record_that_rotted_is_set_aside(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     store.produce.ingest(send(topic, [b"first", b"second", b"third"], times_ms=[NOW_MS + 5] * 3), NOW_MS)
@@ -91,6 +95,7 @@ def test_a_record_that_rotted_is_set_aside(store: Store) -> None:
     assert store.tables.rows["state"][2] == MessageState.DAMAGED
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 def test_a_clock_that_went_back(store: Store) -> None:
     topic = store.topics.open("t", NOW_MS)
     store.produce.ingest(
@@ -105,6 +110,7 @@ def test_a_clock_that_went_back(store: Store) -> None:
     assert arrivals(store, topic) == [1, 2, 3]
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 @pytest.mark.parametrize("back_ms", [1, 999])
 def test_a_clock_that_goes_back_a_little_loses_no_message(store: Store, back_ms: int) -> None:
     topic = store.topics.open("t", NOW_MS)
@@ -172,6 +178,7 @@ def test_a_crowd_is_drained_though_the_clock_went_back(store: Store) -> None:
     assert store.dequeue_get.next_wakeup_ms() is None
 
 
+@pytest.mark.promise("V27", "S7")
 def test_an_idle_store_knows_when_to_wake(store: Store) -> None:
     assert store.dequeue_get.next_wakeup_ms() is None
     store.produce.ingest(send(store.topics.open("t", NOW_MS), [b"x"], times_ms=[NOW_MS + 77]), NOW_MS)
@@ -191,6 +198,7 @@ def test_a_million_years_is_refused_and_the_year_9999_is_not(store: Store) -> No
 YEAR_MS = 365 * 86_400_000
 
 
+@pytest.mark.promise("when-the-clock-jumps")
 def test_leases_and_backoffs_of_a_clock_that_was_ahead_are_turned_back(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", SMALL, NOW_MS)
     topic = store.topics.open("t", NOW_MS)

@@ -62,6 +62,7 @@ def test_an_answer_is_kept_until_the_client_has_it() -> None:
     assert not answers.is_surely_undone(1, 1, 90), "this one may have been"
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 def test_the_session_that_was_quiet_for_longest_goes_first() -> None:
     answers = RememberedAnswers(max_answers=3)
     answers.add(record(1, 1, 100))
@@ -160,6 +161,7 @@ def deleted(store: Store) -> Any:
 CHANGES: list[Callable[[Store], Any]] = [cancelled, redelivered, nacked, stored, deleted]
 
 
+@pytest.mark.promise("when-an-answer-is-lost")
 @pytest.mark.parametrize("change", CHANGES)
 def test_cut_at_every_byte_change_and_answer_are_there_together(
     tmp_path: Path, change: Callable[[Store], Any]

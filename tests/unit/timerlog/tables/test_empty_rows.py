@@ -158,6 +158,7 @@ def _no_writes_into_holes(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     monkeypatch.setattr(Holes, "are_read_only", request.param == "holes")
 
 
+@pytest.mark.promise("a-full-disk")
 @pytest.mark.parametrize("how", ["stop", "kill", "tables"])
 @pytest.mark.usefixtures("_no_writes_into_holes")
 def test_a_start_and_a_purge_leave_out_what_is_gone(tmp_path: Path, how: str) -> None:
@@ -196,6 +197,7 @@ def test_a_start_and_a_purge_leave_out_what_is_gone(tmp_path: Path, how: str) ->
     store.close()
 
 
+@pytest.mark.promise("a-full-disk")
 @pytest.mark.parametrize("how", ["none", "kill", "old", "tables"])
 @pytest.mark.usefixtures("_no_writes_into_holes")
 def test_a_job_comes_into_what_was_empty(tmp_path: Path, how: str) -> None:

@@ -51,6 +51,7 @@ def drain(wheel: TimerWheel, now_ms: int, limit: int = LIMIT) -> list[tuple[int,
 # -- on time, never early --------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("R14", "R34")
 @pytest.mark.parametrize("width_ms", [1, *BLOCK_MS])
 @pytest.mark.parametrize("blocks_ahead", [1, 2, 3])
 @pytest.mark.parametrize("off_ms", [-1, 0, 1])
@@ -66,6 +67,7 @@ def test_fires_at_its_millisecond_around_block_boundaries(
     assert wheel.tick_ms == due_ms
 
 
+@pytest.mark.promise("R21")
 def test_every_millisecond_across_a_block_boundary(wheel: TimerWheel) -> None:
     first_ms = (START_MS // 4096 + 3) * 4096 - 50
     due = np.arange(first_ms, first_ms + 100).repeat(3)
@@ -81,6 +83,7 @@ def test_what_is_overdue_becomes_the_next_tick(wheel: TimerWheel) -> None:
     assert drain(wheel, START_MS + 1) == [(START_MS + 1, 0), (START_MS + 1, 1), (START_MS + 1, 2)]
 
 
+@pytest.mark.promise("R18")
 def test_order_is_due_then_owner_then_reference(wheel: TimerWheel) -> None:
     due_ms = START_MS + 10_000
     wheel.link(
@@ -207,6 +210,7 @@ def test_timers_before_the_block_do_not_wait_for_its_cascade(wheel: TimerWheel) 
     assert wheel.more
 
 
+@pytest.mark.promise("R15")
 def test_at_most_one_move_a_level(wheel: TimerWheel) -> None:
     due = START_MS + np.random.default_rng(2).integers(1, 10 * YEAR_MS, 2_000)
     link(wheel, due)
@@ -217,6 +221,7 @@ def test_at_most_one_move_a_level(wheel: TimerWheel) -> None:
 # -- crowds ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("R5", "R35")
 def test_a_million_in_one_millisecond_do_not_hold_up_the_next(wheel: TimerWheel) -> None:
     count = 1_000_000
     due_ms = START_MS + 3_000
@@ -313,6 +318,7 @@ def test_a_full_disk_links_nothing_and_turning_goes_on(
     assert len(drain(wheel, START_MS + 2 * DAY_MS)) == 100_000
 
 
+@pytest.mark.promise("R48")
 def test_files_start_empty_and_give_space_back(tmp_path: Path) -> None:
     for _ in range(2):
         wheel = TimerWheel(tmp_path, START_MS)

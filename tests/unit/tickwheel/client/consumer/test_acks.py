@@ -45,6 +45,7 @@ async def answered(server: FakeServer, count: int) -> None:
         await anyio.sleep(0.001)
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @on_both
 async def test_acks_that_are_refused_as_a_whole_before_a_flush(caplog: pytest.LogCaptureFixture) -> None:
     async with receiving() as (server, subscription, batch):
@@ -129,6 +130,7 @@ async def fail_away(server: FakeServer, refused_dials: int) -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.promise("when-a-call-is-cancelled")
 @on_both
 async def test_acks_go_over_the_next_connection_while_the_client_is_closed() -> None:
     async with FakeServer() as server:

@@ -41,6 +41,7 @@ async def handle_all(client: Client, handled: Counter[bytes], slow_s: float, **o
         await subscription.flush()
 
 
+@pytest.mark.promise("V12", "R54", "while-it-is-being-handled")
 @pytest.mark.parametrize(
     ("count", "slow_s", "settings", "options"),
     [
@@ -126,6 +127,7 @@ async def test_each_is_handled_once_by_tasks_beside_each_other(tmp_path: Path, a
         assert (len(handled), handled.total()) == (COUNT, COUNT)
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 async def test_several_consumers_of_a_group_share_what_there_is(tmp_path: Path, autojump_clock: Any) -> None:
     async with broker_in_time(tmp_path, **SHORT) as there:
         await send(there, COUNT)
@@ -157,6 +159,7 @@ async def test_a_connection_that_breaks_costs_nothing(tmp_path: Path, autojump_c
         assert (len(handled), handled.total()) == (COUNT, COUNT)
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 async def test_what_waits_through_a_long_break_is_confirmed_or_dropped(
     tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,6 +207,7 @@ async def test_what_waits_through_a_break_that_nobody_used_is_handled_once(
         assert (len(handled), handled.total()) == (COUNT, COUNT)
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 async def test_max_hold_ends_it_and_the_log_says_so_once(
     tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,6 +240,7 @@ async def test_without_max_hold_leases_end_as_they_come(tmp_path: Path, autojump
             assert trio.current_time() - began < 3
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 @pytest.mark.parametrize("credit", [1, 100])
 async def test_a_message_that_was_dropped_comes_again(
     tmp_path: Path, autojump_clock: Any, credit: int
@@ -285,6 +290,7 @@ async def test_a_renewal_shortens_no_longer_lease(tmp_path: Path, autojump_clock
             assert [round(last / 1000) for last in lasts] == [80, 90]
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 async def test_a_loop_that_does_not_turn_loses_its_leases(
     tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -328,6 +334,7 @@ async def test_refused_acks_do_not_flood_the_log(
         assert "49 more acks of 't' in group 'default' were refused" in caplog.text
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 async def test_what_waits_follows_from_how_long_messages_are_handled(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
@@ -449,6 +456,7 @@ async def test_a_broker_that_allows_less_keeps_its_limit(tmp_path: Path, autojum
             assert await subscription.receive(timeout=10) is not None
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 async def test_the_loop_on_the_first_page_handles_each_once_when_it_is_slow(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
@@ -477,6 +485,7 @@ async def test_the_loop_on_the_first_page_handles_each_once_when_it_is_slow(
     assert (len(handled), handled.total()) == (21, 21)
 
 
+@pytest.mark.promise("while-it-is-being-handled")
 def test_each_is_handled_once_on_asyncio_and_by_a_client_that_blocks(tmp_path: Path) -> None:
     """In real time: leases of 1.5 s, and 2.4 s of work that come at once."""
     handled: Counter[bytes] = Counter()

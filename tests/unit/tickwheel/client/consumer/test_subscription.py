@@ -78,6 +78,7 @@ async def test_acks_of_one_loop_turn_share_a_frame() -> None:
             assert {one for ack in acks for one in ack.columns.epochs} == {1}
 
 
+@pytest.mark.promise("S18")
 @on_both
 async def test_a_batch_is_acked_in_one_frame() -> None:
     async with serving() as (server, client):

@@ -56,6 +56,7 @@ async def test_the_ack_of_the_earlier_one_is_refused_once_the_later_one_has_acke
         await later.ack(confirm=True)
 
 
+@pytest.mark.promise("sending-twice")
 async def test_both_at_once(tmp_path: Path, autojump_clock: Any) -> None:
     async with both(tmp_path) as (_, _client, earlier, later):
         told: dict[int, str] = {}

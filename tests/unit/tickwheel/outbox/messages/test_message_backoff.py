@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ NOW_NS = 1_900_000_000 * 10**9
 spans = st.integers(1, 10**15) | st.integers(1, 100_000)
 
 
+@pytest.mark.promise("V28")
 def test_the_documents_table() -> None:
     settings = MessageSettings(ack_wait_ms=30_000, min_backoff_ms=30_000, max_backoff_ms=3_600_000)
     seconds = [
@@ -23,6 +25,7 @@ def test_the_documents_table() -> None:
     assert seconds == [(30, 30), (30, 30), (40, 80), (80, 160), (1280, 2560), (2400, 3600), (2400, 3600)]
 
 
+@pytest.mark.promise("V29")
 @given(ack_wait=spans, low=st.none() | spans, high=st.just(0) | spans)
 def test_every_wait_is_inside_of_the_bounds(ack_wait: int, low: int | None, high: int) -> None:
     settings = MessageSettings(ack_wait_ms=ack_wait, min_backoff_ms=low, max_backoff_ms=high)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def lanes_of(some: list[Candidate], limit: int) -> dict[int, list[Candidate]]:
     return lanes
 
 
+@pytest.mark.promise("V21", "V84")
 def test_lower_numbers_first_and_then_the_longest_waiting() -> None:
     candidates = Candidates()
     candidates.replace(make([(5, 1), (1, 9), (5, 0), (1, 3)]))

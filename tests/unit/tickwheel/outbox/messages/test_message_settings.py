@@ -46,6 +46,7 @@ def test_what_is_optional_may_be_left_out(head: str) -> None:
     )
 
 
+@pytest.mark.promise("V35")
 def test_seconds_may_have_fractions_and_columns_are_kept_in_order() -> None:
     fine = parse_comment(f"vitess_message,{MANDATORY},vt_min_backoff=0.0701", "t")
     assert fine.min_backoff_ms == 71
@@ -70,6 +71,7 @@ def test_what_is_written_is_read(settings: MessageSettings) -> None:
     assert parse_comment(settings.comment(), "t") == settings
 
 
+@pytest.mark.promise("V37")
 @table(
     "comment",
     [

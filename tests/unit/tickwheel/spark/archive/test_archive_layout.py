@@ -160,6 +160,7 @@ def _try(root: str, answer: multiprocessing.Queue[str]) -> None:
         answer.put("busy")
 
 
+@pytest.mark.promise("what-is-archived")
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()

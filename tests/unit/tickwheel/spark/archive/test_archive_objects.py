@@ -203,6 +203,7 @@ def test_a_run_and_one_that_finds_nothing() -> None:
     assert garbage(broker.world) == set()
 
 
+@pytest.mark.promise("what-is-archived")
 def test_it_is_killed_at_each_step() -> None:
     steps = Life(World(Random(0)))
     run(Broker(steps.world, set(range(1, COUNT + 1))), steps)
@@ -216,6 +217,7 @@ def test_it_is_killed_at_each_step() -> None:
             assert garbage(broker.world) == set(), f"killed at {step}"
 
 
+@pytest.mark.promise("what-is-archived")
 def test_it_is_killed_while_it_brings_a_killed_run_to_its_end() -> None:
     for first in some_of(range(3, 21), 6):
         for second in some_of(range(3, 21), 6):
@@ -252,6 +254,7 @@ def _others(seed_name: str, brokers: Sequence[Broker], **badness: int) -> list[E
     return failed
 
 
+@pytest.mark.promise("what-is-archived")
 def test_two_at_once_and_one_says_so() -> None:
     busy = 0
     for course in range(amount("examples")):
@@ -264,6 +267,7 @@ def test_two_at_once_and_one_says_so() -> None:
     assert busy > amount("examples") // 2
 
 
+@pytest.mark.promise("what-is-archived")
 def test_many_at_once_that_are_killed_on_a_bad_store() -> None:
     kinds = set[type[Exception]]()
     for course in range(amount("examples") * 2):
@@ -280,6 +284,7 @@ def test_many_at_once_that_are_killed_on_a_bad_store() -> None:
     assert {ArchiveBusy, ArchiveUncertain} <= kinds
 
 
+@pytest.mark.promise("what-is-archived")
 def test_brokers_do_not_keep_each_other_off() -> None:
     for course in range(amount("examples")):
         broker = new(f"logs {course}")
@@ -289,6 +294,7 @@ def test_brokers_do_not_keep_each_other_off() -> None:
         assert len(archived(broker.world)) == 2 * COUNT
 
 
+@pytest.mark.promise("what-is-archived")
 def test_what_was_left_is_deleted_and_what_others_have_beside_is_not() -> None:
     broker = new("left")
     with pytest.raises(Killed):
@@ -355,6 +361,7 @@ class _Replacing(World):
         return True
 
 
+@pytest.mark.promise("what-is-archived")
 def test_a_store_that_replaces_what_is_there_is_refused() -> None:
     broker = Broker(_Replacing(Random(0)), set(range(1, COUNT + 1)))
     with pytest.raises(ArchiveError, match="two runs could not be kept apart"):

@@ -1,12 +1,15 @@
-"""The documents name tests as evidence, as `tests/….py::test_…`: each is there, and each guarantee has some."""
+"""The documents name tests as evidence, as `tests/….py::test_…`: each is there, and each guarantee has some. In two
+pages they are what the marker `promise` says."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
+from tests.support.run import evidence
 from tests.support.run.cases import table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,3 +44,49 @@ def test_each_guarantee_names_its_tests() -> None:
     assert titles.keys() >= WITHOUT_EVIDENCE
     bare = [title for title, text in titles.items() if "::test_" not in text]
     assert set(bare) <= WITHOUT_EVIDENCE
+
+
+def test_the_pages_have_the_tests_that_are_marked() -> None:
+    """A difference is a marker or a name that changed: python -m tests.support.run.evidence"""
+    marked = evidence.by_promise()
+    assert evidence.GUARANTEES.read_text().splitlines() == evidence.guarantees(marked).splitlines()
+    assert evidence.PARITY.read_text().splitlines() == evidence.parity(marked).splitlines()
+
+
+def test_each_promise_has_a_test_and_each_marker_names_a_promise() -> None:
+    promised = evidence.promised()
+    assert len(promised) > 250
+    assert sorted(promised) == sorted(evidence.by_promise())
+
+
+def test_each_marker_is_read() -> None:
+    """None stands at a class, at what is no test, or among parameters, where only pytest would find it."""
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    named = Counter(name for text in texts if evidence.MARKER in text for name in names_in_markers(text))
+    assert named == Counter(name for found in evidence.shown() for name in found.promises)
+
+
+def names_in_markers(text: str) -> list[str]:
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    marks = [call for call in calls if ast.unparse(call.func) == evidence.MARKER]
+    return [ast.literal_eval(name) for mark in marks for name in mark.args]
+
+
+MARKED = """
+pytestmark = [pytest.mark.alone, pytest.mark.promise("V1")]
+
+@pytest.mark.promise("V2", "sending-twice")
+@pytest.mark.ci
+@pytest.mark.promise("V3")
+async def test_x(): ...
+
+@pytest.mark.timeout(limit_s(3))
+def test_y(): ...
+"""
+
+
+def test_a_marker_is_for_a_test_or_for_a_file() -> None:
+    assert list(evidence.shown_in(ROOT / "tests/test_a.py", MARKED)) == [
+        ("tests/test_a.py", ("V1",), {"alone", "promise"}),
+        ("tests/test_a.py::test_x", ("V2", "sending-twice", "V3"), {"alone", "promise", "ci"}),
+    ]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import tickwheel
+from tests.support.run.evidence import anchor
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -316,8 +317,7 @@ def markdown_files() -> list[Path]:
 def anchors(path: Path) -> set[str]:
     """The anchors GitHub makes of a page's headings."""
     prose = FENCE.sub("", path.read_text(encoding="utf-8"))
-    headings = re.findall(r"^#+ +(.+?) *$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in re.findall(r"^#+ +(.+?) *$", prose, re.MULTILINE)}
 
 
 def broken_links(path: Path) -> list[str]:

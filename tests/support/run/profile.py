@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from tests.support.run import evidence
-
 T = TypeVar("T")
 
 QUICK, CI, NIGHTLY, SOAK = "quick", "ci", "nightly", "soak"
@@ -44,8 +42,10 @@ PROCESSES: Final = (
     "tests/outbox/",
     "tests/spark/",
 )
-"""Folders whose tests start programs. ``quick`` has the tests there that `docs/guarantees.md` and `docs/parity.md` name
-for a promise, unless they are marked ``ci``, and those that are marked ``quick``."""
+"""Folders whose tests start programs. ``quick`` has the tests there that are marked ``promise`` or ``quick``, unless
+they are marked ``ci``."""
+PROMISE: Final = "promise"
+"""Tests that show what the pages promise: see `tests/support/run/evidence.py`."""
 INTEROP: Final = "interop"
 """Clients of other languages, and suites of other projects: `make interop` and `make nightly` ask for them."""
 
@@ -143,7 +143,8 @@ def may_hold(file: str, path: Path) -> bool:
     """Whether this profile may hold a test of a file, by its place and its text: what it cannot hold is not loaded."""
     if PROFILE != QUICK or not file.startswith(PROCESSES) or not path.name.startswith("test_"):
         return True
-    return file in evidence.files() or f"pytest.mark.{QUICK}" in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    return any(f"pytest.mark.{mark}" in text for mark in (QUICK, PROMISE))
 
 
 def holds(node: str, marks: Collection[str], parameters: Collection[object], *, is_asked_for: bool) -> bool:
@@ -162,7 +163,7 @@ def holds(node: str, marks: Collection[str], parameters: Collection[object], *, 
     test = node.partition("[")[0]
     if CI in marks:
         return False
-    if test.startswith(PROCESSES) and QUICK not in marks and test not in evidence.evidence():
+    if test.startswith(PROCESSES) and not {QUICK, PROMISE} & {*marks}:
         return False
     return not _is_another_pair(test, parameters)
 

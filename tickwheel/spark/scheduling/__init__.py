@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tickwheel.arrow.errors import SourceError
-from tickwheel.spark.scheduling.driver import Job, Options, begun, schedule_frame
+from tickwheel.spark.scheduling.driver import Job, begun, schedule_frame
 from tickwheel.spark.scheduling.file_columns import is_all_here, look_into
+from tickwheel.spark.scheduling.options import Options
 from tickwheel.spark.scheduling.renaming import parse_renames
 from tickwheel.spark.scheduling.result import Rejected, ScheduleResult, Staged
 from tickwheel.spark.scheduling.sources import (

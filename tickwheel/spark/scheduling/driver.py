@@ -8,18 +8,16 @@ import re
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tickwheel.arrow.errors import SourceError
 from tickwheel.client.admin.pipeline import AdoptResult, JobRefused
 from tickwheel.client.url import default_url
 from tickwheel.protocol.errors import BadJob, NotConnected, RequestTimeout, TickwheelError
-from tickwheel.protocol.limits import is_valid_name
 from tickwheel.spark.action import Attempt, run_action
 from tickwheel.spark.errors import (
     RowsRefused,
@@ -32,86 +30,23 @@ from tickwheel.spark.errors import (
     spark_errors,
     understood,
 )
+from tickwheel.spark.scheduling.options import Options
 from tickwheel.spark.scheduling.rejects import write_rejects
-from tickwheel.spark.scheduling.renaming import check_renames, renamed
+from tickwheel.spark.scheduling.renaming import renamed
 from tickwheel.spark.scheduling.report import KEPT_SAMPLES, TaskReport, merged
-from tickwheel.spark.scheduling.result import (
-    BY_FLIGHT,
-    IN_PLACE,
-    INSIDE,
-    TAKEN,
-    Rejected,
-    ScheduleResult,
-    Staged,
-)
-from tickwheel.spark.scheduling.tasks import RUN_BYTES, Task, Work, failed
+from tickwheel.spark.scheduling.result import INSIDE, TAKEN, Rejected, ScheduleResult
+from tickwheel.spark.scheduling.tasks import Task, Work, failed
 from tickwheel.spark.scheduling.ways import Broker, find_way
 from tickwheel.spark.storage import storage_at
-from tickwheel.spark.writing.columns import SINK_COLUMNS, check_columns
+from tickwheel.spark.writing.columns import SINK_COLUMNS
 from tickwheel.spark.writing.reasons import CORRUPT
-from tickwheel.spark.writing.zones import zone_of
 from timerlog.bulk.write import Manifest, Plan, Segment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _JOB: Final = re.compile(r"[0-9a-f]{32}")
-_LEAST_RUN_BYTES: Final = 64 * 1024
 _log = logging.getLogger("tickwheel.spark")
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """See ``schedule``. ``are_texts``: the columns come from a file that has only texts. ``tz``: the zone of times
-    without one. ``rename``: names of columns, and what messages call them. ``staged``: how files come to the broker;
-    None: it is tried. The files of token and CA are on each machine that has tasks; None: what is in the environment
-    there."""
-
-    url: str | None = None
-    topic: str | None = None
-    max_rejects: int = 0
-    job: str | None = None
-    rejects: str | None = None
-    staging: str | None = None
-    run_bytes: int = RUN_BYTES
-    progress: Progress | None = None
-    are_texts: bool = False
-    tz: str | None = None
-    rename: Mapping[str, str] = field(default_factory=dict)
-    staged: Staged | None = None
-    token_file: str | None = None
-    ca_file: str | None = None
-
-    def check(self) -> None:
-        """Raises ``SourceError``, ``StorageError``."""
-        if self.topic is not None and not is_valid_name(self.topic):
-            raise SourceError(f"{self.topic!r} cannot be the name of a topic.")
-        if self.max_rejects < 0:
-            raise SourceError(f"max_rejects is {self.max_rejects}: use 0 or more.")
-        if self.run_bytes < _LEAST_RUN_BYTES:
-            raise SourceError(f"run_bytes is {self.run_bytes}: use at least {_LEAST_RUN_BYTES:,}.")
-        if self.job is not None and not self.job.strip():
-            raise SourceError("The job has an empty name.", advice="Leave it out, or name it.")
-        if self.staged not in (None, BY_FLIGHT, IN_PLACE):
-            raise SourceError(f"staged is {self.staged!r}: use 'flight', 'in place', or leave it out.")
-        if self.staged == BY_FLIGHT and self.staging is not None:
-            raise SourceError(
-                "staging names a directory, and files are to go by Arrow Flight.",
-                advice="Give one of them, or none.",
-            )
-        if self.tz is not None:
-            zone_of(self.tz)
-        check_renames(self.rename)
-        if self.rejects is not None:
-            storage_at(self.rejects).reach()
-
-    def check_columns(self, columns: Mapping[str, str]) -> None:
-        """``columns``: names and types, before they are renamed. Raises ``SourceError``."""
-        check_columns(
-            renamed(columns, self.rename), self.topic, are_texts=self.are_texts, has_zone=self.tz is not None
-        )
 
 
 def job_id(name: str | None) -> str:
@@ -215,20 +150,10 @@ class Job:
         return ScheduleResult(self._id, messages=known.messages, rejected=known.rejected, repeated=True)
 
     def _work(self, plan: Plan) -> Work:
-        options = self._options
-        return Work(
-            # Workers may have another environment than the driver: its broker is theirs.
-            url=options.url or default_url(),
-            topic=options.topic,
-            plan=plan,
-            directory=self._way.directory,
-            run=self._run,
-            run_bytes=options.run_bytes,
-            tz=options.tz,
-            flights=self._way.flights,
-            token_file=options.token_file,
-            ca_file=options.ca_file,
-        )
+        # Workers may have another environment than the driver: its broker is theirs. What only it needs stays with it.
+        url = self._options.url or default_url()
+        options = replace(self._options, url=url, progress=None, rename={})
+        return Work(options, plan, self._way.directory, self._run, self._way.flights)
 
     def _write_and_adopt(self, frame: DataFrame, plan: Plan) -> ScheduleResult:
         options, started_s = self._options, time.perf_counter()

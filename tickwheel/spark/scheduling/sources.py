@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tickwheel.arrow.errors import SourceError
 from tickwheel.spark.errors import plain_text, spark_errors
-from tickwheel.spark.scheduling.driver import Options
 from tickwheel.spark.scheduling.file_columns import LOOKED_AT_LINES, names_in
+from tickwheel.spark.scheduling.options import Options
 from tickwheel.spark.writing.columns import SINK_COLUMNS
 from tickwheel.spark.writing.reasons import CORRUPT
 

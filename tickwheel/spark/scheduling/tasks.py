@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
-from zoneinfo import ZoneInfo
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -24,15 +23,13 @@ from tickwheel.arrow.network import Flights
 from tickwheel.protocol.bodies.bulk import MAX_RESERVED_IDS
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.spark.errors import ScheduleFailed
+from tickwheel.spark.scheduling.options import Options
 from tickwheel.spark.scheduling.places import ByFlight, InPlace, Place, is_marked, is_seen
 from tickwheel.spark.scheduling.report import TaskReport
 from tickwheel.spark.scheduling.result import BY_FLIGHT
 from tickwheel.spark.scheduling.runs import Gathered
 from tickwheel.spark.writing.columns import Checked, checked
-from tickwheel.spark.writing.zones import zone_of
 from timerlog.bulk.write import Plan, TopicPlan, write_segments
-
-RUN_BYTES: Final = 128 * 1024 * 1024
 
 
 class Broker(Protocol):
@@ -48,24 +45,14 @@ class Broker(Protocol):
 @dataclass(frozen=True, slots=True)
 class Work:
     """What all tasks of a job know. ``directory``: where its files go; None: nowhere that a task sees. ``run``: of this
-    call, so that two of one job never write the same files. ``tz``: of times without a zone. ``flights``: where files
-    are put by tasks that do not see the directory. The other files are on each machine that has tasks."""
+    call, so that two of one job never write the same files. ``flights``: where files are put by tasks that do not see
+    the directory. The other files are on each machine that has tasks."""
 
-    url: str | None
-    topic: str | None
+    options: Options
     plan: Plan
     directory: Path | None
     run: str
-    run_bytes: int = RUN_BYTES
-    tz: str | None = None
     flights: Flights | None = None
-    token_file: str | None = None
-    ca_file: str | None = None
-
-    @property
-    def zone(self) -> ZoneInfo | None:
-        """That of ``tz``."""
-        return None if self.tz is None else zone_of(self.tz)
 
     def place(self) -> Place:
         """Where a task writes, found out where it runs."""
@@ -103,7 +90,8 @@ class RemoteBroker:
         return msgspec.convert(found.plan, Plan).topics
 
     def _client(self) -> sync.Client:
-        return sync.Client(self.work.url, token_file=self.work.token_file, ca_file=self.work.ca_file)
+        options = self.work.options
+        return sync.Client(options.url, token_file=options.token_file, ca_file=options.ca_file)
 
 
 @dataclass(slots=True)
@@ -155,7 +143,7 @@ class Task:
                 for batch in batches:
                     self._add(batch)
                     if (
-                        self._gathered.bytes >= self.work.run_bytes
+                        self._gathered.bytes >= self.work.options.run_bytes
                         or self._gathered.rows >= MAX_RESERVED_IDS // 2
                     ):
                         self._flush(place)
@@ -170,10 +158,11 @@ class Task:
         return self.report
 
     def _add(self, batch: Any) -> None:
-        found = checked(batch, self.work.topic, self.work.zone)
+        options = self.work.options
+        found = checked(batch, options.topic, options.zone)
         self._check_sizes(found)
         self._gathered.add(found)
-        self.report.refuse(batch, found, self.partition, self.work.topic)
+        self.report.refuse(batch, found, self.partition, options.topic)
         self.report.rows += batch.num_rows
 
     def _check_sizes(self, found: Checked) -> None:

@@ -19,6 +19,7 @@ from tickwheel.arrow.jobs import Run, Stored
 from tickwheel.arrow.network import Flights
 from tickwheel.errors import BadJob, DiskFull
 from tickwheel.spark.errors import ScheduleFailed
+from tickwheel.spark.scheduling.options import Options
 from tickwheel.spark.scheduling.places import ByFlight, InPlace, is_seen, mark
 from tickwheel.spark.scheduling.tasks import FlightBroker, RemoteBroker, Task, Work
 from tickwheel.spark.scheduling.ways import discard
@@ -42,7 +43,7 @@ def work(store: Store, tmp_path: Path) -> Work:
     store.topics.create("t", {"priority": 9}, 0, NOW_MS)
     plan = store.bulk.plan(JOB, ["t"], NOW_MS)
     flights = Flights("grpc://127.0.0.1:1", token="")
-    return Work(None, "t", plan, directory, RUN, run_bytes=100_000, flights=flights)
+    return Work(Options(topic="t", run_bytes=100_000), plan, directory, RUN, flights)
 
 
 @pytest.fixture

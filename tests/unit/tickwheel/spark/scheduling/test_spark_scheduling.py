@@ -61,7 +61,8 @@ def work(store: Store, tmp_path: Path) -> Work:
     directory = tmp_path / "staged"
     directory.mkdir()
     store.topics.create("t", {"priority": 9}, 0, NOW_MS)
-    return Work(None, "t", store.bulk.plan(JOB, ["t"], NOW_MS), directory, "run", run_bytes=100_000)
+    plan = store.bulk.plan(JOB, ["t"], NOW_MS)
+    return Work(Options(topic="t", run_bytes=100_000), plan, directory, "run")
 
 
 def batches(*parts: dict[str, Any]) -> Iterator[Any]:

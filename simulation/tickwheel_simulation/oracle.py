@@ -113,26 +113,42 @@ class Message:
         return any(held.leases for held in self.held.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What the messages have in common that leave the broker together."""
+
+    number: int
+    topic: str
+    group: str
+    holder: tuple[int, int]
+    now_ms: int
+    """By the clock of the broker that gives them."""
+    latest_ms: int
+    """By the clock of the machine that is furthest: the same, where there is one machine."""
+    ordered_batch: int
+    """How many messages of an ordering key may be in it."""
+    lease_ms: int | None
+    """None: as the topic's settings have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A message that leaves the broker for a subscriber."""
 
-    topic: str
-    group: str
+    frame: Frame
     token: str
     id: int
     epoch: int
-    now_ms: int
-    """By the clock of the broker that gives it."""
-    latest_ms: int
-    """By the clock of the machine that is furthest: the same, where there is one machine."""
-    holder: tuple[int, int]
-    frame: int = 0
-    """The same number for those that are given together."""
-    ordered_batch: int = 1
-    """Of an ordering key, so many may be."""
-    lease_ms: int | None = None
-    """None: as the topic's settings have it."""
+
+    @property
+    def topic(self) -> str:
+        """That of its frame."""
+        return self.frame.topic
+
+    @property
+    def group(self) -> str:
+        """That of its frame."""
+        return self.frame.group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,8 +247,8 @@ class Oracle:
         if message.stored is Known.NO:
             raise Violation(f"{lease.token} was refused, and is delivered")
         self._is_stored(message, lease.id)
-        if lease.latest_ms < message.due_ms:
-            raise Violation(f"{lease.token} is {message.due_ms - lease.latest_ms} ms early")
+        if lease.frame.latest_ms < message.due_ms:
+            raise Violation(f"{lease.token} is {message.due_ms - lease.frame.latest_ms} ms early")
         if message.is_deleted is Known.YES:
             raise Violation(f"{lease.token} is delivered after its topic was deleted")
         if message.cancelled is Known.YES:
@@ -242,10 +258,11 @@ class Oracle:
         self._check_holder(message, lease, held)
         if message.order_key is not None:
             self._check_order(message, lease)
+        frame = lease.frame
         held.epoch, held.leases = lease.epoch, held.leases + 1
-        held.first, held.frame = held.first or self.leases, lease.frame
-        held.until_ms = lease.now_ms + (self._ack_wait_ms if lease.lease_ms is None else lease.lease_ms)
-        held.leased_at_ms, held.holder = lease.now_ms, lease.holder
+        held.first, held.frame = held.first or self.leases, frame.number
+        held.until_ms = frame.now_ms + (self._ack_wait_ms if frame.lease_ms is None else frame.lease_ms)
+        held.leased_at_ms, held.holder = frame.now_ms, frame.holder
         held.is_certain = held.was_redelivered = held.is_dead = held.may_be_dead = False
         return self._given(Given(message, held, lease.epoch))
 
@@ -271,8 +288,8 @@ class Oracle:
             raise Violation(f"{name} is a dead letter, and comes again")
         if lease.epoch <= held.epoch:
             raise Violation(f"{name} comes again without a higher epoch than {held.epoch}")
-        if lease.latest_ms < held.until_ms and not message.is_stray:
-            left_ms = held.until_ms - lease.latest_ms
+        if lease.frame.latest_ms < held.until_ms and not message.is_stray:
+            left_ms = held.until_ms - lease.frame.latest_ms
             raise Violation(f"{name} has two holders: the lease of epoch {held.epoch} ends in {left_ms} ms")
         if held.tried_epoch < lease.epoch:
             held.acked = Known.NO  # an ack that was not answered did not count
@@ -287,15 +304,17 @@ class Oracle:
             if had is not None and had.leases:
                 if had.acked is not Known.NO or had.is_dead or not had.epoch:
                     continue
-                is_with_it = had.frame == lease.frame
+                is_with_it = had.frame == lease.frame.number
                 together += is_with_it
                 # Those of one frame come in their order; the first of them again when none of the others is out.
-                is_later_and_back = had.first > first and not is_with_it and had.until_ms <= lease.latest_ms
+                is_later_and_back = (
+                    had.first > first and not is_with_it and had.until_ms <= lease.frame.latest_ms
+                )
                 if not (is_later_and_back or (had.first < first and is_with_it)):
                     raise Violation(
                         f"{lease.token} overtakes {other.token}, which {lease.group} has not done"
                     )
-                if together >= lease.ordered_batch:
+                if together >= lease.frame.ordered_batch:
                     raise Violation(f"{lease.token} is one too many of its ordering key")
             elif self._reached_before(other, message):
                 raise Violation(f"{lease.token} comes before {other.token} of the same ordering key")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import trio
 
@@ -19,7 +19,7 @@ from tickwheel_broker.requests.caller import Work
 from tickwheel_broker.requests.subscriptions import SubscriptionRequests
 from tickwheel_simulation.claims import Claims
 from tickwheel_simulation.network import Connection
-from tickwheel_simulation.oracle import Given, Lease, Violation
+from tickwheel_simulation.oracle import Frame, Given, Lease, Violation
 from tickwheel_simulation.scene import RESTORED, Scene
 from timerlog.engine.deliver import AsAnswer
 from timerlog.names import DEAD_HEADER as STORY
@@ -59,19 +59,18 @@ def tap(
             if topic.endswith(_ELSEWHERE):
                 scene.given[id(frame)] = frame, []
                 return frame
-            latest_ms = now_ms + clock_is_behind_ms
-            of_a_key = 1 if asked is None else asked.ordered_batch
             lease_ms = None if asked is None else asked.lease_ms
             scene.longest_lease_ms = max(scene.longest_lease_ms, lease_ms or 0)
             if lease_ms is not None and not scene.is_surely_kept(lease_ms):
                 lease_ms = 0
-            about = _About(
+            together = Frame(
+                number=scene.oracle.leases + 1,
                 topic=topic,
                 group=group.name,
-                now_ms=now_ms,
-                latest_ms=latest_ms,
                 holder=(life, holder),
-                ordered_batch=of_a_key,
+                now_ms=now_ms,
+                latest_ms=now_ms + clock_is_behind_ms,
+                ordered_batch=1 if asked is None else asked.ordered_batch,
                 lease_ms=lease_ms,
             )
             payload = frame[HEADER_BYTES:]
@@ -81,7 +80,7 @@ def tap(
                 fetched = decode_fetch_ok(payload)
                 delivery, attempts = fetched.delivery, fetched.attempts
             try:
-                scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, about)
+                scene.given[id(frame)] = frame, _tell(scene, claims, delivery, attempts, together)
             except Violation as violation:
                 scene.violation = scene.violation or violation
                 raise
@@ -172,40 +171,23 @@ def _check_still(outgoing: Outgoing, most_s: float) -> None:
         )
 
 
-class _About(NamedTuple):
-    """What the messages of one frame have in common."""
-
-    topic: str
-    group: str
-    now_ms: int
-    latest_ms: int
-    holder: tuple[int, int]
-    ordered_batch: int
-    lease_ms: int | None
-
-
 def _tell(
-    scene: Scene, claims: Claims, delivery: Delivery, attempts: Sequence[int] | None, about: _About
+    scene: Scene, claims: Claims, delivery: Delivery, attempts: Sequence[int] | None, frame: Frame
 ) -> list[Given]:
     """`attempts`: of each message; None: they are not told."""
-    topic, group, now_ms, latest_ms, holder, of_a_key, lease_ms = about
-    frame = scene.oracle.leases + 1
     queue: AckQueue | Any = None
     given = []
-    batch = Batch(delivery, topic, queue)
+    batch = Batch(delivery, frame.topic, queue)
     others = scene.others
     for place, message in enumerate(batch):
         token = scene.token_of(message.body)
-        scene.trace("lease", topic, group, token, message.id, message.epoch, now_ms)
-        if others is not None and others.is_dead_letter(topic):
-            others.dead_letter(topic, token, message.id)
+        scene.trace("lease", frame.topic, frame.group, token, message.id, message.epoch, frame.now_ms)
+        if others is not None and others.is_dead_letter(frame.topic):
+            others.dead_letter(frame.topic, token, message.id)
             continue
         story = message.headers.get(STORY)
         if story is None:
-            lease = Lease(
-                *(topic, group, token, message.id, message.epoch, now_ms, latest_ms, holder, frame, of_a_key),
-                lease_ms,
-            )
+            lease = Lease(frame, token, message.id, message.epoch)
             sent = scene.oracle.messages.get(token)
             if sent is not None:
                 claims.leased(lease, sent)

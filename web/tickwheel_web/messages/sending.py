@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -29,7 +28,7 @@ from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.large.aside import aside
 from tickwheel_web.large.pieces import PIECE_BYTES, lines_of, pieces_of
 from tickwheel_web.messages.raw import headers_beside, need_none_beside, need_raw
-from tickwheel_web.messages.shapes import Item, Send, SentBatch
+from tickwheel_web.messages.shapes import Item, Send, SendQuery, SentBatch
 from tickwheel_web.problems import Refused, detail_of
 from tickwheel_web.repeated import repeated_name
 from tickwheel_web.shapes import JSON, MAX_BATCH, NDJSON, Sent, duration_of, moment_of, or_none, read_other
@@ -42,22 +41,11 @@ _MANY: Final = 1_000
 
 
 class Ready(NamedTuple):
-    """A message as the client takes it; None: not given."""
+    """A message as the client takes it."""
 
     body: bytes
-    key: str | None
-    headers: dict[str, Any] | None
-    priority: int | None
-    order_key: str | None
-    deliver_at: datetime | None
-    delay: timedelta | None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """All but the body, by name."""
-        found = self._asdict()
-        del found["body"]
-        return found
+    arguments: dict[str, Any]
+    """All but the body, by name; None: not given."""
 
 
 _Parts: TypeAlias = dict[tuple[bool, bool], list[tuple[int, Ready]]]
@@ -66,32 +54,28 @@ _Parts: TypeAlias = dict[tuple[bool, bool], list[tuple[int, Ready]]]
 def made_ready(message: Send) -> Ready:
     """Raises BadArgument, BadTime."""
     body, content_type = body_of(message)
-    return Ready(
-        body=body,
-        key=or_none(message.key),
-        headers=headers_of(message.headers, content_type),
-        priority=or_none(message.priority),
-        order_key=or_none(message.order_key),
-        deliver_at=moment_of(message.deliver_at),
-        delay=duration_of(message.delay, "delay"),
-    )
+    return Ready(body, _arguments(message, headers_of(message.headers, content_type)))
 
 
-def _raw(request: Request, query: Any, body: bytes) -> Ready:
+def _arguments(given: Send | SendQuery, headers: dict[str, Any] | None) -> dict[str, Any]:
+    """Raises BadTime."""
+    return {
+        "key": or_none(given.key),
+        "headers": headers,
+        "priority": or_none(given.priority),
+        "order_key": or_none(given.order_key),
+        "deliver_at": moment_of(given.deliver_at),
+        "delay": duration_of(given.delay, "delay"),
+    }
+
+
+def _raw(request: Request, query: SendQuery, body: bytes) -> Ready:
     """A message whose body is the request's. Raises BadTime, Refused (400, 415)."""
     need_raw(request, body)
     headers: dict[str, Any] = {**headers_beside(request)}
     if given := request.headers.get("content-type"):
         headers.setdefault(CONTENT_TYPE, given)
-    return Ready(
-        body=body,
-        key=or_none(query.key),
-        headers=headers or None,
-        priority=or_none(query.priority),
-        order_key=or_none(query.order_key),
-        deliver_at=moment_of(query.deliver_at),
-        delay=duration_of(query.delay, "delay"),
-    )
+    return Ready(body, _arguments(query, headers or None))
 
 
 async def send_message(asked: Asked) -> Response:
@@ -108,8 +92,8 @@ async def send_message(asked: Asked) -> Response:
         ready = made_ready(await reading.decode_large(Send, asked.body))
     else:
         ready = _raw(asked.request, asked.query, asked.body)
-    if ready.key is None:
-        ready = ready._replace(key=reading.idempotency_key(asked.request))
+    if ready.arguments["key"] is None:
+        ready.arguments["key"] = reading.idempotency_key(asked.request)
     sent = await asked.client.send(asked.path("topic"), ready.body, **ready.arguments)
     answer = Sent(str(sent.id), sent.duplicate, sent.differs)
     return json(answer, 200 if sent.duplicate else 201, {"Location": f"/v1/messages/{sent.id}"})
@@ -156,11 +140,11 @@ def _sorted(
             if isinstance(message, Exception):
                 raise message
             ready = made_ready(message)
-            _check_times(ready)
+            _check(ready.arguments)
         except (Refused, TickwheelError) as error:
             results[index] = error
             continue
-        kind = ready.delay is not None, ready.priority is not None
+        kind = ready.arguments["delay"] is not None, ready.arguments["priority"] is not None
         parts.setdefault(kind, []).append((index, ready))
     return results, parts
 
@@ -214,39 +198,42 @@ def _one(line: bytes | msgspec.Raw, index: int) -> Send | Refused | HeadersTooLa
         return refused
 
 
-def _check_times(ready: Ready) -> None:
+def _check(arguments: dict[str, Any]) -> None:
     """What would refuse the whole call of the client refuses its own message only."""
-    deliver_at = ready.deliver_at
-    if deliver_at is not None and ready.delay is not None:
+    deliver_at = arguments["deliver_at"]
+    if deliver_at is not None and arguments["delay"] is not None:
         raise BadTime("Both deliver_at and a delay were given.", advice="Give one of them.")
     if deliver_at is not None and deliver_at.utcoffset() is None:
         raise NaiveDatetime(
             f"{deliver_at.isoformat()} has no time zone, so it does not say which moment it means."
         )
-    if ready.key == "" or ready.order_key == "":
-        name = "key" if ready.key == "" else "order_key"
-        raise BadArgument(f"{name} is empty.", advice="Leave it out, or give a text.")
+    for name in ("key", "order_key"):
+        if arguments[name] == "":
+            raise BadArgument(f"{name} is empty.", advice="Leave it out, or give a text.")
 
 
 async def _send_part(
     asked: Asked, part: Sequence[tuple[int, Ready]]
 ) -> Sequence[SendResult | TickwheelError]:
-    bodies, keys, headers, priorities, order_keys, moments, delays = zip(
-        *(ready for _, ready in part), strict=True
+    def column(name: str) -> list[Any]:
+        return [ready.arguments[name] for _, ready in part]
+
+    keys, order_keys, priorities, headers, delays = map(
+        column, ("key", "order_key", "priority", "headers", "delay")
     )
     times: dict[str, Any]
     if delays[0] is not None:
         times = {"delay": delays}
     else:
-        times = {"deliver_at": [AT_ONCE if one is None else one for one in moments]}
+        times = {"deliver_at": [AT_ONCE if one is None else one for one in column("deliver_at")]}
     # What all have in common is given once.
     is_one = all(one is headers[0] for one in headers)
     try:
         return await asked.client.send_many(
             asked.path("topic"),
-            list(bodies),
+            [ready.body for _, ready in part],
             keys=keys if any(keys) else None,
-            headers=headers[0] if is_one else list(headers),
+            headers=headers[0] if is_one else headers,
             order_keys=order_keys if any(order_keys) else None,
             priority=None if priorities[0] is None else priorities,
             auto_key=True,

@@ -27,8 +27,8 @@ async def prepare_message(asked: Asked) -> Response:
     """201: stored; 200: one with its key waits already."""
     wanted = await reading.decode_large(Prepare, asked.body)
     message = made_ready(wanted)
-    if message.key is None:
-        message = message._replace(key=reading.idempotency_key(asked.request))
+    if message.arguments["key"] is None:
+        message.arguments["key"] = reading.idempotency_key(asked.request)
     try:
         prepared = await asked.client.prepare(
             wanted.topic,

@@ -20,8 +20,8 @@ from tickwheel.client.times import EpochMs
 from tickwheel.outbox.relay.aside import SetAside
 from tickwheel.outbox.relay.ledger import Ledger, Turn
 from tickwheel.outbox.relay.log import log
-from tickwheel.outbox.relay.markers import Marker, Markers, Sent
-from tickwheel.outbox.relay.rows import Outgoing
+from tickwheel.outbox.relay.markers import Marker, Markers
+from tickwheel.outbox.relay.rows import Marked, Outgoing
 from tickwheel.outbox.relay.store import HeldTransaction, RelayStore
 from tickwheel.protocol.errors import (
     BadArgument,
@@ -293,8 +293,8 @@ class BatchMover:
         rows = await held.call(self._store.by_id, [one.id for one in sent])
         await self.at("found")
         done: list[Any] = []
-        gone: list[Sent] = []
-        moved: dict[tuple[int, int], list[Sent]] = defaultdict(list)
+        gone: list[Marked] = []
+        moved: dict[tuple[int, int], list[Marked]] = defaultdict(list)
         for one in sent:
             row = rows.get(one.id)
             if row is not None and (row.time_acked is not None or row.time_next is None):
@@ -316,7 +316,7 @@ class BatchMover:
         log.info("A batch was in the broker already.", messages=len(sent), changed=len(gone) + len(moved))
         return Outcome(len(done), more=True), after
 
-    def _as_sent(self, row: Any, sent: Sent, marker: Marker) -> tuple[int, int] | None:
+    def _as_sent(self, row: Any, sent: Marked, marker: Marker) -> tuple[int, int] | None:
         """The row's time and priority; None if it has become another message, which is to be sent anew."""
         try:
             message = self._store.reader.outgoing(row)
@@ -326,7 +326,7 @@ class BatchMover:
             return None
         return message.deliver_at_ms, message.priority
 
-    async def _reschedule(self, topic: str, which: list[Sent], time_ms: int, priority: int) -> None:
+    async def _reschedule(self, topic: str, which: list[Marked], time_ms: int, priority: int) -> None:
         keys = [one.key for one in which]
         results = await self._asked(
             self._client.reschedule(topic, keys=keys, deliver_at=EpochMs(time_ms), priority=priority)
@@ -335,7 +335,7 @@ class BatchMover:
         self.stats.rescheduled += len(which) - late
         self.stats.too_late += late
 
-    async def _cancel(self, topic: str, which: list[Sent]) -> None:
+    async def _cancel(self, topic: str, which: list[Marked]) -> None:
         if not which:
             return
         results = await self._asked(self._client.cancel(topic, keys=[one.key for one in which]))

@@ -8,12 +8,12 @@ of a batch that the database does not know as sent tells what was sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tickwheel.client.times import EpochMs
-from tickwheel.outbox.relay.rows import Outgoing, pack_id, unpack_id
+from tickwheel.outbox.relay.rows import Marked, Outgoing, pack_id, unpack_id
 from tickwheel.protocol.errors import UnknownTopic
 from tickwheel.protocol.limits import HARD_MAX_BODY_BYTES, MAX_TIME_MS
 
@@ -24,16 +24,6 @@ TOPIC: Final = "tickwheel.relay"
 _PAGE: Final = 1_000
 
 
-class Sent(NamedTuple):
-    """A message of a batch, as its marker remembers it."""
-
-    id: Any
-    deliver_at_ms: int
-    priority: int
-    fingerprint: int
-    key: str
-
-
 class Marker(msgspec.Struct, array_like=True, frozen=True):
     """What a batch was: its topic, the shape of its rows, and (id, ms, priority, fingerprint, key) of each message."""
 
@@ -41,9 +31,9 @@ class Marker(msgspec.Struct, array_like=True, frozen=True):
     shape: int
     rows: list[tuple[Any, int, int, int, str]]
 
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[Marked]:
         """The messages of the batch."""
-        return [Sent(unpack_id(row[0]), *row[1:]) for row in self.rows]
+        return [Marked(unpack_id(row[0]), *row[1:]) for row in self.rows]
 
 
 class Markers:

@@ -41,19 +41,24 @@ _SUFFIX_BYTES: Final = 32
 
 
 @dataclass(slots=True)
-class Outgoing:
-    """A row, as the broker gets it. ``fingerprint`` changes when the user changes anything in the row but its time and
-    its priority. ``is_renamed``: its usual key belongs to another message."""
+class Marked:
+    """What the marker of a batch remembers of each row, in this order. ``fingerprint`` changes when the user changes
+    anything in the row but its time and its priority."""
 
     id: Any
-    time_next: int
+    deliver_at_ms: int
+    priority: int
+    fingerprint: int
+    key: str
+
+
+@dataclass(slots=True)
+class Outgoing(Marked):
+    """A row, as the broker gets it. ``is_renamed``: its usual key belongs to another message."""
+
     body: bytes
     headers: dict[str, Any] | None
     order_key: str | None
-    priority: int
-    deliver_at_ms: int
-    key: str
-    fingerprint: int
     topic: str = ""
     """Empty: that of the relay."""
     is_renamed: bool = False
@@ -140,7 +145,6 @@ class RowReader:
         topic = None if self.topic is None else named[self.topic]
         return Outgoing(
             id=row_id,
-            time_next=time_next,
             body=self._body(named),
             headers=self._headers(named),
             order_key=None if order_key in (None, "", b"") else text_of(order_key),

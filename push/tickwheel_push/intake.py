@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from tickwheel import Client, Message, ReceiptResult
 from tickwheel.protocol.headers import readable_headers
+from tickwheel.protocol.receipts import Receipt
 from tickwheel_push.acks import Acks
 from tickwheel_push.http.request import Due
 
@@ -72,44 +73,43 @@ class Intake:
 
     def _due(self, message: Message, attempt: int, group_id: int) -> Due:
         return Due(
-            id=message.id,
-            epoch=message.epoch,
+            receipt=Receipt(group_id, message.id, message.epoch),
             topic=self._topic,
+            group=self._group,
             body=message.body,
             headers=_headers(message),
             key=message.key,
             deliver_at_ms=message.deliver_at_ms,
             created_ms=message.created_ms,
             attempt=attempt,
-            group=self._group,
-            group_id=group_id,
         )
 
     async def ack(self, due: Due) -> ReceiptResult:
         """As ``Queue`` has it."""
-        return await self._acks.ack(due.group_id, (due.id, due.epoch))
+        group_id, message_id, epoch = due.receipt
+        return await self._acks.ack(group_id, (message_id, epoch))
 
     async def retry(self, due: Due, delay_ms: int, error: str) -> ReceiptResult:
         """As ``Queue`` has it."""
-        return (await self._client.nack(due.group_id, _receipts(due), delay_ms=delay_ms, error=error))[0]
+        return (await self._client.nack(*_receipts(due), delay_ms=delay_ms, error=error))[0]
 
     async def postpone(self, due: Due, delay_ms: int) -> ReceiptResult:
         """As ``Queue`` has it."""
-        return (await self._client.nack(due.group_id, _receipts(due), delay_ms=delay_ms, uncounted=True))[0]
+        return (await self._client.nack(*_receipts(due), delay_ms=delay_ms, uncounted=True))[0]
 
     async def give_up(self, due: Due, error: str) -> ReceiptResult:
         """As ``Queue`` has it."""
-        return (await self._client.nack(due.group_id, _receipts(due), error=error, give_up=True))[0]
+        return (await self._client.nack(*_receipts(due), error=error, give_up=True))[0]
 
     async def hold(self, due: Due, duration_ms: int) -> ReceiptResult:
         """As ``Queue`` has it."""
         lease = timedelta(milliseconds=duration_ms)
-        return (await self._client.extend(due.group_id, _receipts(due), lease))[0]
+        return (await self._client.extend(*_receipts(due), lease))[0]
 
     async def give_back(self, dues: Sequence[Due]) -> None:
         """As ``Queue`` has it."""
         if dues:
-            await self._client.give_back(dues[0].group_id, [(due.id, due.epoch) for due in dues])
+            await self._client.give_back(*_receipts(*dues))
 
 
 def _headers(message: Message) -> dict[str, Any]:
@@ -122,5 +122,6 @@ def _headers(message: Message) -> dict[str, Any]:
     return headers or {}
 
 
-def _receipts(due: Due) -> list[tuple[int, int]]:
-    return [(due.id, due.epoch)]
+def _receipts(*dues: Due) -> tuple[int, list[tuple[int, int]]]:
+    """The group of these deliveries, and each as the client names it."""
+    return dues[0].receipt.group_id, [(due.receipt.id, due.receipt.epoch) for due in dues]

@@ -19,6 +19,7 @@ from tickwheel.client.results import ReceiptResult
 from tickwheel.errors import BadArgument, RequestTimeout
 from tickwheel.protocol.endpoint_tests import GROUP as TESTS_GROUP
 from tickwheel.protocol.endpoint_tests import tests_topic
+from tickwheel.protocol.receipts import Receipt
 from tickwheel.testing.applications import Applications, Exchange, Posted
 from tickwheel.testing.asgi import started
 from tickwheel.testing.virtual_time import VirtualTime
@@ -226,9 +227,9 @@ class _Work:
 
     taking: dict[tuple[str, str], int] = field(default_factory=dict)
     """Topics and groups whose messages are asked for, and by how many requests."""
-    held: set[tuple[int, int, int]] = field(default_factory=set)
+    held: set[Receipt] = field(default_factory=set)
     """Deliveries that are not settled."""
-    hanging: set[tuple[int, int, int]] = field(default_factory=set)
+    hanging: set[Receipt] = field(default_factory=set)
     """Those for which patience was over once."""
     changes: int = 0
     changed_s: float = 0.0
@@ -302,14 +303,14 @@ class _Watched:
             if not taking[name]:
                 del taking[name]
             self._work.changed()
-        self._work.held |= {_name(due) for due in dues}
+        self._work.held |= {due.receipt for due in dues}
         return dues
 
     async def _settle(self, due: Due, telling: Awaitable[ReceiptResult]) -> ReceiptResult:
         try:
             return await telling
         finally:
-            self._work.held.discard(_name(due))
+            self._work.held.discard(due.receipt)
             self._work.changed()
 
     async def ack(self, due: Due) -> ReceiptResult:
@@ -337,9 +338,5 @@ class _Watched:
         try:
             await self._queue.give_back(dues)
         finally:
-            self._work.held -= {_name(due) for due in dues}
+            self._work.held -= {due.receipt for due in dues}
             self._work.changed()
-
-
-def _name(due: Due) -> tuple[int, int, int]:
-    return due.group_id, due.id, due.epoch

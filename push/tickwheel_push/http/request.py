@@ -43,9 +43,9 @@ class RequestRefused(Exception):
 class Due:
     """A delivery of a message, as far as its request tells of it."""
 
-    id: int
-    epoch: int
+    receipt: Receipt
     topic: str
+    group: str
     body: bytes
     headers: Mapping[str, Any]
     key: str | None
@@ -53,13 +53,11 @@ class Due:
     created_ms: int
     attempt: int
     """From 1: how often it was tried, with this time."""
-    group: str = ""
-    group_id: int = 0
 
     @property
-    def receipt(self) -> str:
-        """For who settles it by the HTTP API."""
-        return encode_receipt(self.topic, self.group, Receipt(self.group_id, self.id, self.epoch))
+    def id(self) -> int:
+        """That of the message."""
+        return self.receipt.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +148,8 @@ def _told(due: Due, style: Style, timestamp_s: int, body: bytes) -> dict[str, st
     if style.secrets:
         headers["webhook-signature"] = signature(style.secrets, message_id, timestamp_s, body)
     if style.tells_receipt:
-        headers["tickwheel-receipt"] = due.receipt
+        # For who settles it by the HTTP API.
+        headers["tickwheel-receipt"] = encode_receipt(due.topic, due.group, due.receipt)
     return headers
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from tickwheel import Endpoint, ReceiptResult, TickwheelError
+from tickwheel.protocol.receipts import Receipt
 from tickwheel_push.clocks import Clocks
 from tickwheel_push.http.addresses import Allowed
 from tickwheel_push.http.answer import Answer, Result
@@ -45,7 +46,8 @@ class Group:
         """Messages get due."""
         dues = [
             Due(**{
-                "id": next(self._ids), "epoch": 1, "topic": "orders", "body": b"body", "headers": {}, "key": None,
+                "receipt": Receipt(1, next(self._ids), 1), "topic": "orders", "group": "push.shop", "body": b"body",
+                "headers": {}, "key": None,
                 "deliver_at_ms": _KEPT_MS, "created_ms": 0, "attempt": 1, **fields,
             })
             for _ in range(count)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,6 +22,7 @@ import trio
 from httpcore2 import AsyncNetworkStream
 
 from tests.support.clients.certificates import Files
+from tickwheel.protocol.receipts import Receipt
 from tickwheel_push.http.addresses import Address, Allowed, networks_of
 from tickwheel_push.http.answer import Answer, NoAnswer, Result
 from tickwheel_push.http.connector import _Connection
@@ -31,7 +33,15 @@ from tickwheel_push.http.resolver import MOST_OF_A_NAME, SystemResolver
 TIMEOUT_S = 30.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 DUE = Due(
-    id=1, epoch=1, topic="t", body=b"body", headers={}, key=None, deliver_at_ms=0, created_ms=0, attempt=1
+    receipt=Receipt(1, 1, 1),
+    topic="t",
+    group="push.t",
+    body=b"body",
+    headers={},
+    key=None,
+    deliver_at_ms=0,
+    created_ms=0,
+    attempt=1,
 )
 LARGE = bytes(70_000)
 LOOPBACK = networks_of(["127.0.0.0/8", "::1/128"])
@@ -390,17 +400,7 @@ async def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> No
         url = f"http://a.example.com:{server.port}/"
         async with Exchange(rules, Names(["127.0.0.1"]), ssl.create_default_context()) as exchange:
             assert isinstance(await exchange.ask(to(url, rules), TIMEOUT_S), Answer)
-            closing = Due(
-                id=2,
-                epoch=1,
-                topic="t",
-                body=b"body",
-                headers={},
-                key=None,
-                deliver_at_ms=0,
-                created_ms=0,
-                attempt=2,
-            )
+            closing = replace(DUE, receipt=Receipt(1, 2, 1), attempt=2)
             result = await exchange.ask(request_of(closing, Style(), rules.location(url), 0.0), TIMEOUT_S)
         # Once over the kept connection, once over a new one, and not a third time.
         assert isinstance(result, NoAnswer)

@@ -19,7 +19,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.support.clients.strange import readable
 from tests.support.run.cases import table
-from tickwheel.protocol.receipts import decode_receipt
+from tickwheel.protocol.receipts import Receipt, decode_receipt
 from tickwheel_push.http import cloud_event
 from tickwheel_push.http.addresses import Allowed, location_of
 from tickwheel_push.http.request import Due, Request, RequestRefused, Style, request_of, task_of
@@ -31,17 +31,15 @@ OTHER = "whsec_" + base64.b64encode(b"x" * 32).decode()
 WHERE = location_of("https://hooks.example.com/in?x=1")
 DUE_MS = 1_700_000_000_123
 DUE = Due(
-    id=7,
-    epoch=3,
+    receipt=Receipt(4, 7, 3),
     topic="bücher/1",
+    group="push.shop",
     body=b'{"order": 17}',
     headers={"content-type": "application/json"},
     key="order 17 \u20ac",
     deliver_at_ms=DUE_MS,
     created_ms=DUE_MS - 60_000,
     attempt=2,
-    group="push.shop",
-    group_id=4,
 )
 
 
@@ -74,7 +72,9 @@ def test_each_live_secret_verifies_it(style: Any) -> None:
 
 def test_the_id_stays_and_the_time_is_that_of_the_attempt() -> None:
     first = dict(request_of(DUE, Style(secrets=[NEW]), WHERE, 1_000.9).headers)
-    again = dict(request_of(but(attempt=3, epoch=9), Style(secrets=[NEW]), WHERE, 2_000.0).headers)
+    again = dict(
+        request_of(but(attempt=3, receipt=Receipt(4, 7, 9)), Style(secrets=[NEW]), WHERE, 2_000.0).headers
+    )
     assert first["webhook-id"] == again["webhook-id"] == "msg_7"
     assert "." not in first["webhook-id"]
     assert (first["webhook-timestamp"], again["webhook-timestamp"]) == ("1000", "2000")
@@ -187,11 +187,11 @@ def test_what_we_say_of_a_message() -> None:
     assert (headers["traceparent"], headers["tracestate"]) == ("00-aa-bb-01", "x=1")
     assert "secret" not in headers
     assert "tickwheel-receipt" not in headers
-    assert dict(of(style=Style(tells_receipt=True)).headers)["tickwheel-receipt"] == DUE.receipt
 
 
 def test_a_receipt_is_one_of_the_http_api() -> None:
-    assert decode_receipt(DUE.topic, "push.shop", DUE.receipt) == (4, 7, 3)
+    told = dict(of(style=Style(tells_receipt=True)).headers)["tickwheel-receipt"]
+    assert decode_receipt(DUE.topic, "push.shop", told) == (4, 7, 3)
 
 
 def test_headers_of_the_endpoint_do_not_displace_ours() -> None:

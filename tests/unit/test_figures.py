@@ -9,7 +9,7 @@ import pytest
 from tests.support.run.figures import House, look, look_at
 
 PUBLISHED_BY_HAND = 6
-TWINS = 43
+TWINS = 22
 LINES_PER_ASSERTION = 60
 
 MAY_TAKE_POSITIONS = {

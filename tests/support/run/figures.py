@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.run.counterparts import COMPARED
+
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (
     "native",
@@ -52,13 +54,15 @@ class House:
     lines: Counter[str] = field(default_factory=Counter)
     """How many there are in each folder."""
 
-    def twins(self) -> list[str]:
-        """Pairs of classes with six fields or more in common, which are three fifths of the smaller class or more."""
+    def twins(self, known: frozenset[tuple[str, str]] = COMPARED) -> list[str]:
+        """Pairs of classes with six fields or more in common, which are three fifths of the smaller class or more;
+        without those that a test compares."""
         large = {name: own for name, own in self.fields.items() if len(own) >= _TWIN_FIELDS}
         return [
             f"{first} {second}"
             for (first, own), (second, others) in itertools.combinations(large.items(), 2)
             if len(own & others) >= max(_TWIN_FIELDS, _TWIN_SHARE * min(len(own), len(others)))
+            and (first, second) not in known
         ]
 
     def lines_per_assertion(self, folder: str) -> float:

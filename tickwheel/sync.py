@@ -34,13 +34,13 @@ from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
 from tickwheel.client.checks import flag, known
-from tickwheel.client.columns import Body, Headers, check_name
+from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.fetching import FetchOptions
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
 from tickwheel.client.consumer.subscription import Start, SubscribeOptions
 from tickwheel.client.options import ClientOptions
 from tickwheel.client.security import Security
-from tickwheel.client.times import Delay, Moment
+from tickwheel.client.times import Delay
 from tickwheel.client.url import Address, Urls
 from tickwheel.protocol.errors import BadArgument, ClientClosed, ClientForked, TickwheelError
 from tickwheel.protocol.limits import MAX_FETCH_BYTES, PREPARED_SUFFIX
@@ -52,6 +52,7 @@ from tickwheel.worker.worker import DRAIN, asked
 
 __all__ = ["Batch", "Client", "Fetched", "Message", "Prepared", "Subscription", "Transaction", "connect"]
 
+R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -64,6 +65,19 @@ def _blocking(
     @wraps(function)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._call(function, self._client, *args, **kwargs)
+
+    return call
+
+
+def _twin(
+    function: Callable[Concatenate[_client.Client, P], Coroutine[Any, Any, T]],
+    twin: Callable[[Client, T], R],
+) -> Callable[Concatenate[Client, P], R]:
+    """The same method of the blocking client, which returns the blocking twin of what the other one returns."""
+
+    @wraps(function)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return twin(self, self._call(function, self._client, *args, **kwargs))
 
     return call
 
@@ -371,36 +385,7 @@ class Client:
     topics = _blocking(_client.Client.topics)
     wheel = _blocking(_client.Client.wheel)
     ping = _blocking(_client.Client.ping)
-
-    def prepare(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        key: str | None = None,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        priority: int | None = None,
-        order_key: str | None = None,
-        headers: Headers | None = None,
-        check_after: Delay | None = None,
-    ) -> Prepared:
-        """See ``tickwheel.Client.prepare``."""
-        prepared = self._call(
-            self._client.prepare,
-            topic,
-            body,
-            key=key,
-            deliver_at=deliver_at,
-            delay=delay,
-            delay_ms=delay_ms,
-            priority=priority,
-            order_key=order_key,
-            headers=headers,
-            check_after=check_after,
-        )
-        return Prepared(self, prepared.id)
+    prepare = _twin(_client.Client.prepare, lambda client, prepared: Prepared(client, prepared.id))
 
 
 class Prepared:

@@ -33,15 +33,20 @@ class ClientOptions(TypedDict, total=False):
     dial: Dial | None
 
 
-class SendOptions(TypedDict, total=False):
-    """Those of ``Client.send`` beside topic, body and headers."""
+class SendTime(TypedDict, total=False):
+    """When a message of ``Client.send`` is delivered, and before which others."""
 
-    key: str | None
     deliver_at: Moment | None
     delay: Delay | None
     delay_ms: int | None
     delay_level: int | None
     priority: int | None
+
+
+class SendOptions(SendTime, total=False):
+    """Those of ``Client.send`` beside topic, body and headers."""
+
+    key: str | None
     order_key: str | None
 
 

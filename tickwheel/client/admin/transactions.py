@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from tickwheel.client.admin.prepared import decided
 from tickwheel.client.checks import shown, text
@@ -23,6 +23,7 @@ from tickwheel.client.columns import (
 from tickwheel.client.consumer.fetching import one_group, receipt_columns
 from tickwheel.client.consumer.message import BaseBatch, BaseMessage
 from tickwheel.client.conversation import Conversation
+from tickwheel.client.options import SendTime
 from tickwheel.client.requests import Requests, targets, time_or_priority
 from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments, duration_ms
 from tickwheel.protocol.bodies.admin import Decide, DecideOk, Prepare, PrepareOk
@@ -114,27 +115,14 @@ class Transaction:
         body: Body,
         *,
         key: str | None = None,
-        deliver_at: Moment | None = None,
-        delay: Delay | None = None,
-        delay_ms: int | None = None,
-        delay_level: int | None = None,
-        priority: int | None = None,
         order_key: str | None = None,
         headers: Headers | None = None,
+        **when: Unpack[SendTime],
     ) -> None:
-        """A message; the arguments are those of ``Client.send``."""
-        self.send_many(
-            topic,
-            [body],
-            keys=None if key is None else [key],
-            deliver_at=deliver_at,
-            delay=delay,
-            delay_ms=delay_ms,
-            delay_level=delay_level,
-            priority=priority,
-            order_keys=None if order_key is None else [order_key],
-            headers=headers,
-        )
+        """A message; the arguments are those of ``Client.send``. ``when``: ``deliver_at``, ``delay``, ``delay_ms`` or
+        ``delay_level``, and ``priority``."""
+        keys, order_keys = (None if one is None else [one] for one in (key, order_key))
+        self.send_many(topic, [body], keys=keys, order_keys=order_keys, headers=headers, **when)
 
     def send_many(
         self,

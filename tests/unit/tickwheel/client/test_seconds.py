@@ -14,14 +14,14 @@ from tests.unit.tickwheel.fake_server import serving
 from tickwheel import Client
 from tickwheel.client.admin.changes import Where
 from tickwheel.client.admin.transactions import Transaction
-from tickwheel.client.options import SendOptions
+from tickwheel.client.options import SendOptions, SendTime
 from tickwheel.errors import BadTime
 
 SECONDS: Final = 1_935_392_400
 GIVEN: Final[list[Any]] = [SECONDS, np.int64(SECONDS), 0, 10**12 - 1]
 NAMES: Final = {"Moment", "Moments", "Start"}
 #: Where the parameters are those of another call.
-UNPACKED: Final = {"Where": Where, "SendOptions": SendOptions}
+UNPACKED: Final = {"Where": Where, "SendOptions": SendOptions, "SendTime": SendTime}
 #: Calls of a client by the name of the method; what else each needs.
 NEEDED: Final[dict[str, tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "browse": (("t",), {}),
@@ -78,7 +78,7 @@ def test_each_call_that_takes_a_moment_is_tried() -> None:
     assert takers(Client).keys() - {SENDS_AS_SEND} == NEEDED.keys()
     assert takers(Transaction).keys() == OF_TRANSACTIONS.keys()
     assert {"due_from", "done_until"} <= set(takers(Client)["browse"])
-    assert takers(Client)["send_json"] == ["deliver_at"]
+    assert takers(Client)["send_json"] == takers(Transaction)["send"] == ["deliver_at"]
 
 
 async def ask(called: Any) -> None:

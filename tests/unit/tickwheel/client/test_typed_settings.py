@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args, get_type_hints
 
@@ -9,7 +10,15 @@ import pytest
 
 from tickwheel import Client, sync, testing
 from tickwheel.client.admin import topics
-from tickwheel.client.options import CatchUp, EndpointFormat, Overlap, SendOptions, TopicSettings
+from tickwheel.client.admin.transactions import Transaction
+from tickwheel.client.options import (
+    CatchUp,
+    EndpointFormat,
+    Overlap,
+    SendOptions,
+    SendTime,
+    TopicSettings,
+)
 from tickwheel.errors import BadArgument, BadEndpoint, BadSchedule, RemoteProtocolError
 
 
@@ -21,12 +30,24 @@ def test_the_settings_of_a_topic_are_those_that_are_taken() -> None:
 
 
 def test_the_options_of_send_json_are_those_of_send() -> None:
-    hints = {
-        name: hint
-        for name, hint in get_type_hints(Client.send).items()
-        if name not in ("topic", "body", "return")
-    }
+    hints = options_of(Client.send)
     assert {**get_type_hints(SendOptions), "headers": hints["headers"]} == hints
+
+
+def test_the_options_of_a_send_in_a_transaction_are_those_of_send() -> None:
+    hints = options_of(Transaction.send)
+    assert get_args(hints.pop("when")) == (SendTime,)
+    assert {**hints, **get_type_hints(SendTime)} == options_of(Client.send)
+    with testing.broker() as broker, broker.sync_client() as client, client.transaction() as parts:
+        for wrong in ("dely", "keys", "order_keys"):
+            with pytest.raises(TypeError, match=wrong):
+                parts.send("t", b"x", **{wrong: None})  # type: ignore[arg-type]
+
+
+def options_of(send: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        name: hint for name, hint in get_type_hints(send).items() if name not in ("topic", "body", "return")
+    }
 
 
 def test_choices_are_those_that_the_broker_takes() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from tickwheel_bench import machine
-from tickwheel_bench.celery import comparison as celery_comparison
+from tickwheel_bench.celery import figures as celery_figures
 from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
 from tickwheel_bench.dramatiq import comparison as dramatiq_comparison
@@ -103,7 +103,7 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     ),
     "celery": (
         "Celery with Tickwheel, Redis and RabbitMQ as its broker: tasks/s, lateness of ETAs, memory, kills",
-        celery_comparison.celery,
+        celery_figures.celery,
     ),
     "cluster": (
         "appends to Kafka beside it (`make kafka`); two nodes: targets 500,000, 20,000, 900,000/s",

@@ -108,7 +108,7 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
     "tickwheel_push": [
         {"http"},
-        {"http.addresses", "http.answer", "http.cloud_event", "http.signature"},
+        {"http.addresses", "http.answer", "http.cloud_event"},
         {"http.request", "http.resolver"},
         {"http.connector"},
         {"http.connections"},

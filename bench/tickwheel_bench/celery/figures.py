@@ -1,4 +1,4 @@
-"""What is measured with one broker. Each measurement has a directory and a server of its own."""
+"""What is measured with each broker that this machine has. Each measurement has a directory and a server of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from celery import Celery
 
 from tickwheel_bench.celery.app import make, runs, settings
-from tickwheel_bench.celery.brokers import Broker
+from tickwheel_bench.celery.brokers import Broker, installed
 from tickwheel_bench.celery.workers import Worker
 from tickwheel_bench.processes import wait_until
 
@@ -200,4 +200,14 @@ def _all_ran(here: Place, count: int) -> float:
     return news_s - began_s
 
 
-FIGURES: Final = {"throughput": throughput, "punctuality": punctuality, "memory": memory, "killed": killed}
+_FIGURES: Final = {"throughput": throughput, "punctuality": punctuality, "memory": memory, "killed": killed}
+
+
+def celery(directory: Path, scale: float) -> dict[str, Any]:
+    """Figures by name, each with a value for each broker."""
+    found: dict[str, Any] = {}
+    for measured, figure in _FIGURES.items():
+        for name, kind in installed().items():
+            for what, value in figure(kind, directory / f"{measured}-{name}", scale).items():
+                found.setdefault(what, {})[name] = value
+    return found

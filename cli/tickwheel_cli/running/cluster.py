@@ -357,10 +357,18 @@ def _print_status(found: ClusterStatus, dangers: list[str]) -> None:
 
 
 def _print_replica(directory: Path) -> None:
-    from timerlog.maintenance.replica import look_at_replica
+    """What a node's directory says of itself: to which cluster it belongs, and how far it has followed."""
+    from timerlog.errors import NoDataDirectory
+    from timerlog.files.disk import FileDisk
+    from timerlog.files.replica_mark import read_mark
+    from timerlog.recovery import checkpoint
+    from timerlog.recovery.checkpoint import Place
 
-    found = look_at_replica(directory)
-    place = found.place
+    mark = read_mark(directory)
+    if mark is None:
+        raise NoDataDirectory(f"{directory} does not belong to a node of a cluster")
+    last = checkpoint.load(FileDisk(directory))
+    place = last.place if last is not None and isinstance(last.place, Place) else None
     far = (
         "unknown: its node owns the log, or was killed while it did"
         if place is None
@@ -368,8 +376,8 @@ def _print_replica(directory: Path) -> None:
     )
     told = None if place is None else {"offset": place.offset, "end": place.end, "term": place.term}
     print_report(
-        {"cluster": found.mark.cluster, "log_id": found.mark.log_id, "place": told},
-        f"{'cluster':<12}{found.mark.cluster}, log {found.mark.log_id}",
+        {"cluster": mark.cluster, "log_id": mark.log_id, "place": told},
+        f"{'cluster':<12}{mark.cluster}, log {mark.log_id}",
         f"{'followed to':<12}{far}",
     )
 

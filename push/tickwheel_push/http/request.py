@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tickwheel.protocol.receipts import Receipt, encode_receipt
 from tickwheel.protocol.targets import target_headers
+from tickwheel.protocol.targets.signing_secrets import secret_bytes
 from tickwheel.protocol.targets.target_urls import matches
 from tickwheel_push.http.addresses import AddressRefused, Allowed, Location
 from tickwheel_push.http.cloud_event import (
@@ -20,7 +24,6 @@ from tickwheel_push.http.cloud_event import (
     structured,
     time_text,
 )
-from tickwheel_push.http.signature import signature, webhook_id
 
 Format: TypeAlias = Literal["binary", "structured", "plain"]
 
@@ -151,6 +154,20 @@ def _told(due: Due, style: Style, timestamp_s: int, body: bytes) -> dict[str, st
         # For who settles it by the HTTP API.
         headers["tickwheel-receipt"] = encode_receipt(due.topic, due.group, due.receipt)
     return headers
+
+
+def webhook_id(message_id: int) -> str:
+    """The same in all attempts, so that a receiver knows what it has seen; without a dot, which divides what is
+    signed."""
+    return f"msg_{message_id}"
+
+
+def signature(secrets: Sequence[str], message_id: str, timestamp_s: int, body: bytes) -> str:
+    """The proof of who sent a request, as Standard Webhooks (standardwebhooks.com) has it: one entry for each secret.
+    While secrets change, a receiver may know either. Raises ValueError."""
+    signed = b"%b.%d.%b" % (message_id.encode(), timestamp_s, body)
+    digests = (hmac.new(secret_bytes(secret), signed, hashlib.sha256).digest() for secret in secrets)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
 def _trace(headers: Mapping[str, Any]) -> dict[str, str]:

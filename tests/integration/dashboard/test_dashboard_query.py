@@ -18,7 +18,7 @@ from tests.support.clients.visiting import Visitor
 from tests.support.processes.daemon_harness import PATIENCE_S
 from tests.support.processes.guarded import Guarded
 from tickwheel_web.dashboard.querying import query
-from tickwheel_web.dashboard.querying.columns import COLUMNS
+from tickwheel_web.dashboard.querying.query import COLUMNS
 
 
 def path(sql: str, page: str = "/query", **more: str) -> str:

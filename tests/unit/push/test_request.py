@@ -22,8 +22,7 @@ from tests.support.run.cases import table
 from tickwheel.protocol.receipts import Receipt, decode_receipt
 from tickwheel_push.http import cloud_event
 from tickwheel_push.http.addresses import Allowed, location_of
-from tickwheel_push.http.request import Due, Request, RequestRefused, Style, request_of, task_of
-from tickwheel_push.http.signature import signature
+from tickwheel_push.http.request import Due, Request, RequestRefused, Style, request_of, signature, task_of
 
 OLD = "whsec_" + base64.b64encode(b"o" * 24).decode()
 NEW = "whsec_" + base64.b64encode(b"n" * 64).decode()

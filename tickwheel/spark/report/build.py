@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from tickwheel.spark.report.options import STEPS_MS, ReportOptions, Step, choose_step
-from tickwheel.spark.report.queries import attempts, forecast, herds, latency, letters, nacks, slowest
+from tickwheel.spark.report.queries import attempts, forecast, latency, slowest
 from tickwheel.spark.report.queries.journeys import journeys
 from tickwheel.spark.report.queries.reading import Frames, read_frames
 
@@ -146,13 +146,13 @@ class _Building:
             latency.cells(of_tenants, STEPS_MS["day"]).withColumnRenamed("topic", "tenant"), ["tenant"]
         )
         self._add(answers, "attempts", attempts.attempts(all_journeys, period))
-        self._add(answers, "nacks", nacks.by_reason(frames.nacks, all_journeys, period))
+        self._add(answers, "nacks", attempts.nacks_by_reason(frames.nacks, all_journeys, period))
         self._add(answers, "slowest_keys", slowest.slowest_keys(all_journeys, period, top))
         self._add(answers, "slowest_tenants", slowest.slowest_tenants(tenants, top))
         self._add(answers, "due_by_topic", forecast.by_topic(messages, answers.now_ms))
         self._add(answers, "due_by_hour", forecast.by_hour(messages, answers.now_ms))
-        self._add(answers, "dead_letters", letters.by_reason(frames.letters, period, MAX_ROWS))
-        self._add(answers, "herds", herds.herds(messages, period, top))
+        self._add(answers, "dead_letters", attempts.letters_by_reason(frames.letters, period, MAX_ROWS))
+        self._add(answers, "herds", forecast.herds(messages, period, top))
 
     def _add(self, answers: Answers, name: str, frame: DataFrame) -> None:
         self.tell(f"making the table {name}")

@@ -1,4 +1,4 @@
-"""One message: look at it, cancel it, change it, deliver it now or again."""
+"""One message: look at it and its history, cancel it, change it, deliver it now or again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tickwheel_web import reading
 from tickwheel_web.bodies import CONTENT_TYPE, FORMS, body_of, headers_of
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.messages.replacing import replace
-from tickwheel_web.messages.shapes import Change, Changed, Redelivery, message_of
+from tickwheel_web.messages.shapes import Change, Changed, Event, Events, Redelivery, message_of
 from tickwheel_web.problems import Refused
 from tickwheel_web.shapes import duration_of, moment_of, or_none
 
@@ -44,6 +44,16 @@ async def get_message(asked: Asked) -> Response:
 async def get_message_by_key(asked: Asked) -> Response:
     """By topic and key."""
     return _found(await asked.client.message(asked.path("topic"), key=asked.path("key")))
+
+
+async def get_events(asked: Asked) -> Response:
+    """What has happened to it, read from the broker's log, in a process of its own."""
+    found = await asked.client.history(id=asked.id, limit=asked.query.limit)
+    if found is None:
+        raise MessageNotFound
+    return json(
+        Events(str(found.id), found.topic, [Event.of(event) for event in found.events], found.missing)
+    )
 
 
 def _answer(result: str, done: Sequence[str]) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tickwheel_web.endpoints import Endpoint
-from tickwheel_web.messages import browsing, changing, events, sending
+from tickwheel_web.messages import browsing, changing, sending
 from tickwheel_web.messages.shapes import (
     BrowseQuery,
     CancelQuery,
@@ -46,7 +46,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         requests={JSON: Send, "*/*": None},
         headers=_IDEMPOTENCY,
         example=_EXAMPLE,
-        leads_to=(changing.get_message, events.get_events, changing.change_message, changing.cancel_message),
+        leads_to=(
+            changing.get_message,
+            changing.get_events,
+            changing.change_message,
+            changing.cancel_message,
+        ),
     ),
     Endpoint(
         method="POST",
@@ -92,7 +97,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="GET",
         path=f"{_BY_ID}/events",
-        answering=events.get_events,
+        answering=changing.get_events,
         summary="What has happened to a message, from its sending on",
         right=_LOOK,
         answers={200: Events},

@@ -1,5 +1,5 @@
 """The questions of a report, as functions from DataFrame to DataFrame; nothing runs here.
 
 ``reading`` gives the events of the logs, ``journeys`` one row for each message and group. The others aggregate these:
-``latency``, ``attempts``, ``nacks``, ``slowest``, ``forecast``, ``letters``, ``herds``.
+``latency``, ``attempts``, ``slowest``, ``forecast``.
 """

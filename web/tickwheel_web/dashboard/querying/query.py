@@ -28,7 +28,6 @@ from tickwheel.errors import (
 )
 from tickwheel_web.dashboard.guard import HEADERS
 from tickwheel_web.dashboard.page import Viewed
-from tickwheel_web.dashboard.querying.columns import COLUMNS
 from tickwheel_web.ending import while_there
 from tickwheel_web.problems import Refused, status_of
 from tickwheel_web.querying.query import cell, csv_of
@@ -44,6 +43,31 @@ MAX_CELL_OF_MANY: Final = 60
 """In more rows than that there is less room."""
 MAX_NAMES: Final = 200
 EXAMPLE: Final = "select topic, state, count(*) as messages\nfrom messages\ngroup by all\norder by all"
+COLUMNS: Final[dict[str, tuple[str, str]]] = {
+    "id": ("BIGINT", "of the message"),
+    "topic": ("VARCHAR", ""),
+    "group": ("VARCHAR", 'whose view the row is; write `"group"`'),
+    "key": ("VARCHAR", "null: none"),
+    "order_key": ("VARCHAR", "null: none"),
+    "priority": ("INTEGER", "0 goes first"),
+    "state": (
+        "VARCHAR",
+        "scheduled, ready, leased, waiting, acked, dead, cancelled, expired, damaged",
+    ),
+    "epoch": ("BIGINT", "deliveries to the group"),
+    "attempts": ("BIGINT", "those that were seen, since they were last counted from 0 again"),
+    "time_next": ("TIMESTAMPTZ", "when it goes on: its time, the end of the lease, the next try"),
+    "time_acked": ("TIMESTAMPTZ", ""),
+    "time_created": ("TIMESTAMPTZ", "when the broker took it"),
+    "deliver_at": ("TIMESTAMPTZ", "when it is due"),
+    "headers": ("VARCHAR", "JSON: `headers->>'trace'`"),
+    "body": ("BLOB", "`decode(body)` is its text"),
+    "body_bytes": ("BIGINT", ""),
+    "shard": ("VARCHAR", "the key range, if the topic has shards"),
+    "dead_reason": ("VARCHAR", "the last error of a dead letter"),
+}
+"""The columns of each table, with their types, and what they are where the name does not say it. ``describe messages``
+tells them too, and takes a process of the broker."""
 
 T = TypeVar("T")
 

@@ -187,7 +187,7 @@ class Store:
         """What requests call."""
         self.topics = topics = Topics(engine, writer, space)
         self.groups = groups = Groups(engine, writer, space, topics)
-        self.holders = holders = Holders(engine, groups)
+        self.holders = holders = Holders(engine.tables, groups)
         self.produce = produce = Produce(engine, space)
         self.deliver = Deliver(engine, writer, topics, groups)
         self.commit = commit = Commit(engine, writer, space, produce)

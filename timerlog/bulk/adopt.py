@@ -152,7 +152,6 @@ class _Adoption:
         self.is_committed = False
         self._engine, self._disk, self._job = engine, disk, job
         self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel = engine.wheel
         self._opened: JobFiles | None = None
         self._noted: Rejects | None = None
         self._rejected_ids = np.empty(0, np.uint64)
@@ -488,7 +487,7 @@ class _Adoption:
     # -- 5: visible --
 
     def _make_visible(self) -> Steps:
-        timer_log = self._wheel.timer_log.region
+        timer_log = self._engine.wheel.timer_log.region
         timers_from, visible = timer_log.allocated_bytes, 0
         for segment in self._segments:
             start = segment.first_id
@@ -505,7 +504,7 @@ class _Adoption:
         yield from self._write_back(timers_from)
 
     def _write_back(self, timers_from: int) -> Steps:
-        tables, timer_log = self._tables, self._wheel.timer_log.region
+        tables, timer_log = self._tables, self._engine.wheel.timer_log.region
         yield WriteBack(tables.messages.region, *tables.messages.span(*self._files.id_range))
         yield WriteBack(timer_log, timers_from, timer_log.allocated_bytes)
         yield WriteBack(tables.keys.region, 0, tables.keys.region.allocated_bytes)
@@ -525,7 +524,7 @@ class _Adoption:
         found, _ = rebuild.scheduled(self._native, start, end, due, ids, versions)
         while found:
             try:
-                self._wheel.advance(self.now_ms)
+                self._engine.wheel.advance(self.now_ms)
                 self._engine.link(due[:found], ids[:found], versions[:found], MESSAGE_TIMER)
                 return
             except DiskFull:

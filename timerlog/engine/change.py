@@ -121,16 +121,14 @@ class Change:
         settle: Settle,
     ) -> None:
         self._engine, self._writer, self._groups = engine, writer, groups
-        self._commit, self._settle, self._changes = commit, settle, engine.changes
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel, self._applier = engine.wheel, engine.applier
+        self._commit, self._settle, self._tables = commit, settle, engine.tables
 
     # -- which messages --
 
     def judge(self, ids: UInt64Array) -> Verdicts:
         """How each message stands: UNKNOWN to EXPIRED."""
         verdicts = np.empty(len(ids), np.uint8)
-        delivery.judge_all(self._native, ids, verdicts)
+        delivery.judge_all(self._engine.native, ids, verdicts)
         return verdicts
 
     def _change(
@@ -209,7 +207,7 @@ class Change:
         """The next message of an ordering key may go."""
         ordered = ids[self._tables.rows["flags"][ids] & ORDERED != 0]
         for topic_id in np.unique(self._tables.rows["topic_id"][ordered]).tolist():
-            self._changes.woken.update(self._tables.topics[topic_id].groups.values())
+            self._engine.changes.woken.update(self._tables.topics[topic_id].groups.values())
 
     # -- another time --
 
@@ -236,7 +234,7 @@ class Change:
         assert 0 <= priority <= AS_IT_IS, "a priority is a byte, or stays"
         runs = self.prepare_reschedule(ids, deliver_at_ms, now_ms)
         self._writer.append_runs(RecordType.RESCHEDULE, reschedule_aux(priority), runs)
-        self._applier.reschedule(runs, priority)
+        self._engine.applier.reschedule(runs, priority)
         rows = self._tables.rows
         assert (rows["state"][ids] == MessageState.SCHEDULED).all(), "what has another time waits for it"
         assert (rows["version"][ids] == runs["epoch"]).all(), "of its timers the newest one counts"
@@ -255,7 +253,7 @@ class Change:
         linked = (
             ids < self._engine.enqueued_id
         )  # the others get on the wheel by EnqueuePut, with their new time
-        self._wheel.advance(now_ms)
+        self._engine.wheel.advance(now_ms)
         self._engine.link(
             self._engine.spread(runs["time_ms"][linked], ids[linked]),
             ids[linked],
@@ -364,11 +362,11 @@ class Change:
     def _call_again(self, call: _Call, now_ms: int) -> None:
         """Makes it so: it is in the log."""
         for runs, how in call.parts:
-            self._applier.redeliver(call.group_id, runs, how)
+            self._engine.applier.redeliver(call.group_id, runs, how)
         states = self._tables.deliveries_of(call.group_id)["state"][call.seqs]
         assert (states == DeliveryState.WAITING).all(), "nobody holds what is called for"
-        self._changes.revoked.extend(call.revoked)
-        self._changes.woken.add(call.group_id)
+        self._engine.changes.revoked.extend(call.revoked)
+        self._engine.changes.woken.add(call.group_id)
         if call.time_ms <= now_ms:
             self._settle.end_leases(call.group_id, call.seqs, call.epochs, now_ms)
 
@@ -376,9 +374,9 @@ class Change:
 
     def check_log(self, log_id: int) -> None:
         """Raises ``OtherLog`` when ids of another log are meant."""
-        if log_id != self._log.log_id:
+        if log_id != self._engine.log.log_id:
             raise OtherLog(
-                f"these messages are of the log {log_id:016x}, and this one is {self._log.log_id:016x}"
+                f"these messages are of the log {log_id:016x}, and this one is {self._engine.log.log_id:016x}"
             )
 
     def drop(self, ids: UInt64Array, done_before_ms: int) -> Dropped:

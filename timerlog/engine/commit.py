@@ -24,8 +24,7 @@ class Commit:
 
     def __init__(self, engine: Engine, writer: LogWriter, space: Space, produce: Produce) -> None:
         self._writer, self._space, self._produce = writer, space, produce
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._applier, self._reserve = engine.applier, engine.reserve
+        self._engine, self._tables = engine, engine.tables
 
     def committed(self, transaction_id: bytes) -> list[tuple[int, int]] | None:
         """What a transaction stored, if it was committed lately; None otherwise."""
@@ -60,16 +59,16 @@ class Commit:
         try:
             results = self._stage(sends, controls, more, now_ms)
         except BaseException:
-            native_log.unsend(self._native, first_id, start)
+            native_log.unsend(self._engine.native, first_id, start)
             raise
         stored_until = first_id + sum(count for _, count in results)
         assert stored_until == self._tables.next_id, "ids of a transaction have no gap"
         assert told is None or told == results, "a request is answered what comes of it"
         self._writer.end_group(start, room_bytes)
-        self._applier.transaction_id = transaction_id
+        self._engine.applier.transaction_id = transaction_id
         for record, aux, payload in controls:
-            self._applier.apply(record, aux, payload)
-        self._applier.stored(results)
+            self._engine.applier.apply(record, aux, payload)
+        self._engine.applier.stored(results)
         self._writer.remembered(self._writer.answering, answer)
         return results
 
@@ -101,13 +100,14 @@ class Commit:
         room = group_room_bytes(controls) + RECORD_HEAD_BYTES + 8 + 16 * len(sends)
         room += sum(send.log_bytes for send in sends)
         self._writer.check_room_for_group(room)
+        log, native = self._engine.log, self._engine.native
         if sends:
-            with self._reserve.closed():
+            with self._engine.reserve.closed():
                 self._space.promise_rows(self._tables.next_id + sum(send.count for send in sends) + 1)
-                self._log.make_message_room(room)
+                log.make_message_room(room)
         else:
-            self._log.flush()
-            self._log.ensure_room(room)
-        end = self._native.message_limit if sends else self._native.segment_end
-        assert self._log.appended_position + room <= int(end), "what is to be staged has room in its segment"
+            log.flush()
+            log.ensure_room(room)
+        end = native.message_limit if sends else native.segment_end
+        assert log.appended_position + room <= int(end), "what is to be staged has room in its segment"
         return room

@@ -42,7 +42,7 @@ class DeadLetters:
 
     def __init__(self, engine: Engine, topics: Topics, commit: Commit) -> None:
         self._topics, self._commit = topics, commit
-        self._tables, self._native, self._settings = engine.tables, engine.native, engine.settings
+        self._engine, self._tables = engine, engine.tables
         #: By group and error code, since it was last taken.
         self._unburied: dict[tuple[int, str], Unburied] = {}
 
@@ -67,7 +67,7 @@ class DeadLetters:
         topic_id = self._tables.groups[group_id].record.topic_id
         ids = self._tables.ids_of(topic_id)[seqs]
         letter_bytes = self._tables.rows["record_bytes"][ids].astype(np.int64) + _STORY_BYTES
-        batches = np.cumsum(letter_bytes) // min(_BATCH_BYTES, self._settings.max_frame_bytes // 2)
+        batches = np.cumsum(letter_bytes) // min(_BATCH_BYTES, self._engine.settings.max_frame_bytes // 2)
         yield from np.split(seqs, np.flatnonzero(np.diff(batches)) + 1)
 
     def _bury_some(self, group_id: int, seqs: UInt64Array, now_ms: int) -> UInt64Array:
@@ -114,7 +114,7 @@ class DeadLetters:
     def _letter(self, group_id: int, group: str, topic: str, seq: int, now_ms: int) -> Outbound:
         message_id = int(self._tables.ids_of(self._tables.groups[group_id].record.topic_id)[seq])
         delivery = self._tables.deliveries_of(group_id)[seq]
-        view = MessageView.read(self._native, message_id)
+        view = MessageView.read(self._engine.native, message_id)
         history = self._tables.failures.of(group_id, seq)
         base_epoch = int(delivery["base_epoch"])
         story: dict[str, Any] = {

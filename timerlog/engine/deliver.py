@@ -93,9 +93,7 @@ class Deliver:
 
     def __init__(self, engine: Engine, writer: LogWriter, topics: Topics, groups: Groups) -> None:
         self._engine, self._writer, self._topics, self._groups = engine, writer, topics, groups
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._applier, self._settings = engine.applier, engine.settings
-        self._scratch, self._changes = engine.scratch, engine.changes
+        self._tables, self._native, self._scratch = engine.tables, engine.native, engine.scratch
         #: How late messages were given to a group for the first time, in ms.
         self.first_lateness_ms = LatenessOf(self._tables.groups)
 
@@ -141,7 +139,8 @@ class Deliver:
         assert 0 <= holder < HOLDERS, "who holds messages has a number"
         # The message that reaches the limit is still taken: leave room for the largest.
         limit = min(limit, FETCH_LIMIT)
-        room = self._settings.max_frame_bytes - self._settings.max_body_bytes - _LARGEST_REST_BYTES
+        settings = self._engine.settings
+        room = settings.max_frame_bytes - settings.max_body_bytes - _LARGEST_REST_BYTES
         if asked is not None or tells_attempts:
             room -= limit * _ATTEMPT.itemsize
         run_limit = 1 if asked is None else asked.ordered_batch
@@ -170,7 +169,7 @@ class Deliver:
         except DiskFull:
             delivery.unselect(self._native, group_id, seqs)
             raise
-        self._applier.lease(group_id, holder, runs)
+        self._engine.applier.lease(group_id, holder, runs)
         assert int(group.leased) >= count, "what is given out is leased"
         assert int(group.highest_epoch) >= int(epochs.max()), "the next fence is above all receipts"
         first = self.first_lateness_ms.take_of(group_id, self._native, group_id, seqs, epochs, now_ms)
@@ -231,9 +230,9 @@ class Deliver:
             accepted = self._ack_shards(group_id, payload, count, now_ms)
         else:
             accepted = self._ack_group(group_id, memoryview(payload)[_ACK_HEAD_BYTES:], count, now_ms)
-        self._changes.woken.add(group_id)
+        self._engine.changes.woken.add(group_id)
         reply = self._ack_reply(payload, correlation, count, accepted)
-        return Acked(reply, self._log.appended_position, group_id, accepted)
+        return Acked(reply, self._engine.log.appended_position, group_id, accepted)
 
     def _ack_group(self, group_id: int, receipts: memoryview, count: int, now_ms: int) -> int:
         """``receipts``: ids, then epochs. Leaves a code for each in the scratch; returns how many were accepted."""
@@ -251,7 +250,7 @@ class Deliver:
             except DiskFull:
                 delivery.unmark_acks(self._native, group_id, seqs)
                 raise
-            self._applier.ack(group_id, runs)
+            self._engine.applier.ack(group_id, runs)
             assert int(group.acked) == acked_before + accepted, "each receipt that counts ends one delivery"
         return accepted
 
@@ -259,7 +258,7 @@ class Deliver:
         ids = np.frombuffer(payload, "<u8", count, _ACK_HEAD_BYTES)
         epochs = np.frombuffer(payload, "<u4", count, _ACK_HEAD_BYTES + 8 * count)
         codes = np.full(count, lib.TW_NOT_FOUND, np.uint32)
-        self._log.ensure_room(room_for_runs(count) + 64 * len(self._groups.parts_of(group_id)))
+        self._engine.log.ensure_room(room_for_runs(count) + 64 * len(self._groups.parts_of(group_id)))
         accepted = 0
         for part, mine in self._groups.split_by_shard(group_id, ids):
             if not len(mine):

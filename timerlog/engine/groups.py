@@ -20,6 +20,7 @@ from timerlog.errors import DiskFull, TooManyGroups, TooManySubscriptions, Unkno
 from timerlog.files.maps import MAPS
 from timerlog.layout import HOLDERS, DeliveryState, MessageState, RecordType, UInt32Array, UInt64Array
 from timerlog.names import check_name
+from timerlog.tables.tables import Tables
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
 _CHUNK: Final = 65_536
@@ -30,10 +31,8 @@ class Groups:
     """All groups of the store, by their topics and names."""
 
     def __init__(self, engine: Engine, writer: LogWriter, space: Space, topics: Topics) -> None:
-        self._engine, self._writer, self._space = engine, writer, space
-        self._topics, self._changes = topics, engine.changes
-        self._tables, self._native, self._settings = engine.tables, engine.native, engine.settings
-        self._applier = engine.applier
+        self._engine, self._writer, self._space, self._topics = engine, writer, space, topics
+        self._tables, self._native = engine.tables, engine.native
         #: Group → how many deliveries were not the first ones of their messages.
         self.redelivered: Counter[int] = Counter()
 
@@ -162,7 +161,7 @@ class Groups:
             for i, part in enumerate(topics)
         ]
         numbers = {record.group_id for record in records}
-        assert 0 < group_id <= max(numbers) <= self._settings.max_groups, "C has room for the numbers"
+        assert 0 < group_id <= max(numbers) <= self._engine.settings.max_groups, "C has room for the numbers"
         assert self._tables.groups.keys().isdisjoint(numbers), "a new group has numbers that nobody has"
         self._space.promise_groups(records)
         for record in records:
@@ -184,7 +183,7 @@ class Groups:
         ``TooManyGroups``."""
         found = self._tables.numbers_for_groups(len(topics))
         if found is None:
-            known, most = len(self._tables.groups), self._settings.max_groups
+            known, most = len(self._tables.groups), self._engine.settings.max_groups
             missing = f", and no {len(topics)} consecutive numbers are free" if len(topics) > 1 else ""
             raise TooManyGroups(f"there are {known} groups of {most}{missing}")
         return found
@@ -225,7 +224,7 @@ class Groups:
             self._writer.write_together([(RecordType.GROUP_ORDER, part, payload) for part in parts])
             for part in parts:
                 self._tables.find_orders(part)
-            self._changes.woken.update(parts)
+            self._engine.changes.woken.update(parts)
         return changes
 
     def delete(self, topic: str, name: str) -> int:
@@ -278,8 +277,8 @@ class Groups:
         self._writer.write_together(self._controls(records))
         assert self.backlog_of(parts[0]) == backlog, "what is told is what a group is not done with"
         assert not any(self._native.groups[part].leased for part in parts), "who begins anew holds nothing"
-        self._changes.revoked.extend(revoked)
-        self._changes.woken.update(parts)
+        self._engine.changes.revoked.extend(revoked)
+        self._engine.changes.woken.update(parts)
         return backlog
 
     def _open_from(self, record: GroupRecord) -> int:
@@ -365,7 +364,7 @@ class Groups:
         """Inside, messages are ended: subscriptions that hold them are told afterwards, unless it raises."""
         revoked = self.holders_of(ids)
         yield
-        self._changes.revoked.extend(revoked)
+        self._engine.changes.revoked.extend(revoked)
 
     def held_by(self, group_id: int, seqs: UInt64Array) -> list[Revoked]:
         """Subscriptions that hold these messages of a group."""
@@ -389,7 +388,7 @@ class Groups:
             return
         with suppress(DiskFull):
             self._writer.append(RecordType.GROUP_SEEN, group_id, GROUP_SEEN.pack(now_ms, has_readers))
-        self._applier.group_seen(group_id, now_ms, has_readers)
+        self._engine.applier.group_seen(group_id, now_ms, has_readers)
 
     def read_once(self, group_id: int, now_ms: int) -> None:
         """A group was read, or somebody tried to, without a subscriber. It is noted now and then."""
@@ -423,8 +422,8 @@ FetchedUnseen: TypeAlias = Callable[[int, UInt64Array, UInt32Array], npt.NDArray
 class Holders:
     """The numbers under which subscriptions hold leases."""
 
-    def __init__(self, engine: Engine, groups: Groups) -> None:
-        self._tables, self._groups = engine.tables, groups
+    def __init__(self, tables: Tables, groups: Groups) -> None:
+        self._tables, self._groups = tables, groups
         self._free: deque[int] = deque(range(1, HOLDERS))
         #: Of subscribers that vanished and whose leases have not ended.
         self._draining: deque[int] = deque()

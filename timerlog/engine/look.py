@@ -41,9 +41,7 @@ class Look:
 
     def __init__(self, engine: Engine, topics: Topics, groups: Groups) -> None:
         self._engine, self._topics, self._groups = engine, topics, groups
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel, self._settings = engine.wheel, engine.settings
-        self._reserve, self._spare = engine.reserve, engine.spare
+        self._tables, self._native = engine.tables, engine.native
         self._topic_fields = native_store.topic_columns(engine.tables.native, ("exists", *_OF_TOPICS))
         self._group_fields = native_store.group_columns(
             engine.tables.native, ("exists", *_OF_GROUPS.values())
@@ -54,14 +52,14 @@ class Look:
         totals = self.totals()
         return {
             "now_ms": now_ms,
-            "tick_ms": self._wheel.tick_ms,
+            "tick_ms": self._engine.wheel.tick_ms,
             **{name: totals[name] for name in _IN_STATS},
             "topics": len(self._tables.topics),
             "groups": len(self._tables.groups),
-            "appended_bytes": self._log.appended_position,
-            "durable_bytes": self._log.durable_position,
+            "appended_bytes": self._engine.log.appended_position,
+            "durable_bytes": self._engine.log.durable_position,
             "disk_bytes": sum(self.disk_sizes()) if disk_bytes is None else disk_bytes,
-            "syncs": self._log.syncs,
+            "syncs": self._engine.log.syncs,
         }
 
     def totals(self) -> dict[str, int]:
@@ -83,9 +81,9 @@ class Look:
 
     def disk_sizes(self) -> Iterator[int]:
         """What all files occupy, one number after the other: there may be thousands."""
-        yield self._spare.size_bytes + self._reserve.size_bytes
-        yield self._log.disk_bytes()
-        yield self._wheel.disk_bytes()
+        yield self._engine.spare.size_bytes + self._engine.reserve.size_bytes
+        yield self._engine.log.disk_bytes()
+        yield self._engine.wheel.disk_bytes()
         yield from self._tables.disk_sizes()
 
     def topics(self) -> list[dict[str, Any]]:
@@ -122,7 +120,7 @@ class Look:
             "paused": record.paused,
             "shards": [shard_name(i, record.shards) for i in range(record.shards)],
             "settings": msgspec.to_builtins(record.settings),
-            "effective": effective_settings(record.settings, self._settings),
+            "effective": effective_settings(record.settings, self._engine.settings),
             "messages": sum(int(count.messages) for count in counts),
             "scheduled": sum(int(count.scheduled) for count in counts),
             "ready": sum(int(count.ready) for count in counts),
@@ -176,7 +174,7 @@ class Look:
     def wheel_picture(self, now_ms: int, horizons_ms: Sequence[int] | None = None) -> WheelPicture:
         """Occupied slots by level and what is due when; see docs/protocol.md, WHEEL_OK. It is begun, and counts while
         it is stepped."""
-        return WheelPicture(self._native, self._wheel, now_ms, horizons_ms)
+        return WheelPicture(self._native, self._engine.wheel, now_ms, horizons_ms)
 
     def state_hash(self) -> str:
         """A SHA-256 over everything that the log determines: a replay of the log gives the same."""

@@ -46,7 +46,7 @@ class Prepared:
     ) -> None:
         self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
         self._commit, self._change, self._select = commit, change, select
-        self._tables, self._native = engine.tables, engine.native
+        self._engine, self._tables = engine, engine.tables
 
     def open(self, topic: str, settings: Mapping[str, Any], now_ms: int) -> int:
         """The number of the topic in which prepared messages of ``topic`` wait; ``settings`` hold if it is new."""
@@ -73,7 +73,7 @@ class Prepared:
         state = int(self._change.judge(np.array([message_id], np.uint64))[0])
         if state not in (SCHEDULED, READY, DELIVERED, CANCELLED, EXPIRED):
             return "not_found", 0
-        view = MessageView.read(self._native, message_id)
+        view = MessageView.read(self._engine.native, message_id)
         name = self._tables.topics[view.topic_id].record.name
         if not name.endswith(PREPARED_SUFFIX):
             return "not_found", 0

@@ -101,8 +101,8 @@ class Produce:
     transaction."""
 
     def __init__(self, engine: Engine, space: Space) -> None:
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._reserve, self._space = engine.reserve, space
+        self._engine, self._space = engine, space
+        self._tables, self._native = engine.tables, engine.native
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
         self._ingested = ingest.new_result()
         self._codes, self._earlier = np.empty(MAX_BATCH, np.uint32), np.empty(MAX_BATCH, np.uint64)
@@ -145,7 +145,7 @@ class Produce:
             if stop < Need.FLUSH:
                 break
             try:
-                with self._reserve.closed():
+                with self._engine.reserve.closed():
                     self._provide(stop, int(result.need), data, payload_offset)
             except DiskFull as error:
                 if not self._native.is_full:  # the answer of a repeated send must be that of the first time
@@ -159,7 +159,7 @@ class Produce:
                 consumed += FRAME_HEAD_BYTES + int(result.stop_payload_bytes)
                 break
         if messages:
-            self._log.touched()
+            self._engine.log.touched()
         frame, flags = None, 0
         if stop in _WITH_FRAME:
             flags = int.from_bytes(memoryview(data)[payload_offset - 7 : payload_offset - 4], "little")
@@ -170,7 +170,7 @@ class Produce:
         assert consumed <= len(source), "nothing is consumed that has not come"
         stored = self._tables.next_id - first_id
         assert stored == messages - exceptions, "each message has an id or an exception"
-        position = self._log.appended_position
+        position = self._engine.log.appended_position
         return Ingested(
             consumed, messages, answer, position, Stop(stop), frame,
             exceptions=exceptions, stop_flags=flags, refused=refused,
@@ -180,10 +180,10 @@ class Produce:
         """Provides what the next frame needs, before anything of it is stored. Raises ``DiskFull``."""
         match need:
             case Need.FLUSH:
-                self._log.flush()
+                self._engine.log.flush()
             case Need.DISK:
-                self._log.flush()
-                self._log.make_room(amount)
+                self._engine.log.flush()
+                self._engine.log.make_room(amount)
             case Need.ROWS:
                 self._space.promise_rows(amount)
             case Need.KEYS:
@@ -254,7 +254,7 @@ class Produce:
                 return
             if result.stop != Need.KEYS:  # only the key index grows on demand: everything else is there
                 raise StoreError(f"a judged send stopped with {result.stop}")
-            with self._reserve.closed():
+            with self._engine.reserve.closed():
                 self._tables.make_room_for_keys(_count_of(frame, FRAME_HEAD_BYTES))
 
 

@@ -52,8 +52,7 @@ class ReplayDead:
     ) -> None:
         self._writer, self._topics, self._groups, self._produce = writer, topics, groups, produce
         self._commit, self._settle, self._change, self._select = commit, settle, change, select
-        self._changes = engine.changes
-        self._tables, self._native = engine.tables, engine.native
+        self._engine, self._tables = engine, engine.tables
 
     def replay(self, topic: str, ids: Sequence[int], now_ms: int) -> dict[str, int]:
         """Gives dead letters back to the groups that gave them up; counts of ``replayed``, ``sent_again`` (the original
@@ -71,7 +70,7 @@ class ReplayDead:
         letter = np.array([message_id], np.uint64)
         if int(self._change.judge(letter)[0]) not in (SCHEDULED, READY, DELIVERED):
             return "not_found"
-        view = MessageView.read(self._native, message_id)
+        view = MessageView.read(self._engine.native, message_id)
         if self._tables.topics[view.topic_id].record.name != dead_topic(topic):
             return "not_found"
         try:
@@ -115,7 +114,7 @@ class ReplayDead:
         group_id, seq = topic.groups[group], int(row["topic_seq"])
         if seq < self._tables.groups[group_id].record.start_seq:
             return _ENDED
-        if seq >= int(self._native.groups[group_id].allocated):
+        if seq >= int(self._engine.native.groups[group_id].allocated):
             return _NOT_DEAD
         state = self._tables.groups[group_id].deliveries.at(seq)["state"]
         return _DEAD if state == DeliveryState.DEAD else _NOT_DEAD
@@ -132,7 +131,7 @@ class ReplayDead:
         state = self._tables.deliveries_of(group_id)["state"][seq]
         assert state == DeliveryState.WAITING, "what was dead is to be delivered"
         self._check_ended(letter)
-        self._changes.woken.add(group_id)
+        self._engine.changes.woken.add(group_id)
         self._settle.end_leases(group_id, run["first"].copy(), run["epoch"].copy(), now_ms)
 
     def _send_again(

@@ -66,8 +66,7 @@ class Select:
     """Looks for messages."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
-        self._engine = engine
-        self._tables, self._native, self._topics = engine.tables, engine.native, topics
+        self._engine, self._tables, self._topics = engine, engine.tables, topics
 
     def find(self, topic: str, keys: Sequence[str]) -> list[int]:
         """The ids of the messages with these keys; 0 where there is none."""
@@ -80,7 +79,7 @@ class Select:
         """The id of the message with this key; 0: there is none."""
         if not key:
             return 0
-        return keys.find(self._native, topic_id, key)
+        return keys.find(self._engine.native, topic_id, key)
 
     def matching(
         self, topic_id: int, wanted: Filter, now_ms: int, after_id: int = 0
@@ -94,7 +93,7 @@ class Select:
             wanted.group in self._tables.topics[t].groups for t in topics
         ):
             raise UnknownGroup(f"the topic has no group {wanted.group!r}")
-        first_id = max(after_id + 1, int(self._native.first_id))
+        first_id = max(after_id + 1, int(self._engine.native.first_id))
         for start, stop in self._tables.spans(first_id, self._tables.next_id, PART):
             yield self._select_part(topics, wanted, now_ms, start, stop)
 
@@ -183,7 +182,7 @@ class Select:
             self._engine.are_lost(self._engine.damaged(ids))
 
     def _entry(self, message_id: int, now_ms: int, max_body_bytes: int) -> dict[str, Any]:
-        row, view = self._tables.rows[message_id], MessageView.read(self._native, message_id)
+        row, view = self._tables.rows[message_id], MessageView.read(self._engine.native, message_id)
         in_topic = row["state"] == MessageState.READY
         seqs = np.array([row["topic_seq"]], np.uint64)
         groups = []
@@ -235,7 +234,7 @@ class Select:
         standing = {"group_id": group_id, "attempts": 0, "until_ms": 0, "done_ms": 0}
         if seq < group.record.start_seq:
             return standing
-        if seq >= int(self._native.groups[group_id].allocated):
+        if seq >= int(self._engine.native.groups[group_id].allocated):
             return standing
         row = group.deliveries.at(seq)
         standing["attempts"] = int(row["epoch"]) - int(row["base_epoch"])

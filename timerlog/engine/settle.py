@@ -78,7 +78,6 @@ class Settle:
         self._engine, self._writer, self._topics = engine, writer, topics
         self._groups, self._holders, self._dead_letters = groups, holders, dead_letters
         self._tables, self._native, self._applier = engine.tables, engine.native, engine.applier
-        self._scratch, self._changes = engine.scratch, engine.changes
 
     def release_holder(self, holder: int, now_ms: int) -> int:
         """The subscriber left in good order: what it holds is given back at once. Returns how many. Raises
@@ -89,7 +88,7 @@ class Settle:
                 released += some
             assert not self._holders.outstanding(holder), "who has left in good order holds nothing"
         finally:
-            self._changes.woken.update(self._holders.groups.get(holder, ()))
+            self._engine.changes.woken.update(self._holders.groups.get(holder, ()))
             self._holders.drop(holder)
         return released
 
@@ -111,16 +110,16 @@ class Settle:
             holder=holder,
             from_seq=0,
             limit=limit,
-            seqs=self._scratch.seqs,
-            epochs=self._scratch.epochs,
+            seqs=self._engine.scratch.seqs,
+            epochs=self._engine.scratch.epochs,
         )
         if not count:
             return 0
-        seqs, epochs = self._scratch.seqs[:count].copy(), self._scratch.epochs[:count].copy()
+        seqs, epochs = self._engine.scratch.seqs[:count].copy(), self._engine.scratch.epochs[:count].copy()
         runs = self._engine.runs_of(seqs, epochs, np.full(count, now_ms, np.int64))
         self._writer.append_all(in_records(RecordType.RELEASE, group_id, runs))
         self._applier.release(group_id, runs)
-        self._changes.woken.add(group_id)
+        self._engine.changes.woken.add(group_id)
         return self.end_leases(group_id, seqs, epochs, now_ms)
 
     def return_unseen(self, group_id: int, holder: int, ids: Ints, epochs: Ints, now_ms: int) -> int:
@@ -150,7 +149,7 @@ class Settle:
             self._applier.returned(part.group_id, runs, now_ms)
             ended = self.end_leases(part.group_id, part.seqs, part.epochs, now_ms)
             assert ended == len(part.seqs), "each receipt that counts ends one lease"
-        self._changes.woken.add(group_id)
+        self._engine.changes.woken.add(group_id)
 
     def _without_others(self, part: Receipts, holder: int) -> Receipts:
         held_by = self._tables.deliveries_of(part.group_id)["holder"][part.seqs]
@@ -192,7 +191,7 @@ class Settle:
     ) -> npt.NDArray[np.bool_]:
         """Of leases that have run out: whose subscribers stand still. Fetched messages have holder 0."""
         every = np.unique(holders[holders != 0]).tolist()
-        self._changes.lapsed.update(every)
+        self._engine.changes.lapsed.update(every)
         is_unseen = np.isin(holders, [one for one in every if self._holders.stands_still(one)])
         if len(fetched := np.flatnonzero(holders == 0)):
             ids = self._tables.ids_of(self._groups.record(group_id).topic_id)[seqs[fetched]]
@@ -256,7 +255,7 @@ class Settle:
             records += [one for part, runs in parts for one in _nacked(part.group_id, runs, error)]
             self._writer.decided(results)
             self._writer.append_all(records)
-        self._changes.woken.add(group_id)
+        self._engine.changes.woken.add(group_id)
         for part_id, runs in unseen:
             self._applier.returned(part_id, runs, now_ms)
         dead: set[int] = set()

@@ -128,22 +128,20 @@ class Space:
 
     def __init__(self, engine: Engine, small_bytes: Callable[[], int]) -> None:
         """``small_bytes``: the size of the last checkpoint, which is everything small."""
-        self._engine = engine
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel, self._reserve = engine.wheel, engine.reserve
+        self._engine, self._tables, self._reserve = engine, engine.tables, engine.reserve
         self._small_bytes = small_bytes
         self._needs, self._reach = Needs(engine.tables), Reach(engine.tables)
         #: How much of the reserve is spoken for, at most.
         self._promised_bytes = 0
         # The first send asks.
-        self._native.rows_allocated = self._tables.next_id
+        engine.native.rows_allocated = engine.tables.next_id
 
     @property
     def needed_bytes(self) -> int:
         """What accepted messages may still need."""
         pending_enqueue = self._tables.next_id - self._engine.enqueued_id
         assert pending_enqueue >= 0, "what is taken was accepted before"
-        return self._needs.of_all(self._log, self._wheel, pending_enqueue, self._small_bytes())
+        return self._needs.of_all(self._engine.log, self._engine.wheel, pending_enqueue, self._small_bytes())
 
     def promise(self, bytes_needed: int) -> None:
         """Holds so much on top of what is needed already. Raises ``DiskFull``."""
@@ -168,8 +166,8 @@ class Space:
             self.promise(count * each)
             more = 0
         self._tables.ensure_rows(rows)
-        self._native.rows_allocated = min(int(self._native.rows_allocated), rows + more)
-        allowed, reached = int(self._native.rows_allocated), self._tables.messages.capacity
+        self._engine.native.rows_allocated = min(int(self._engine.native.rows_allocated), rows + more)
+        allowed, reached = int(self._engine.native.rows_allocated), self._tables.messages.capacity
         assert rows <= allowed <= reached, "messages are accepted up to what the table reaches"
 
     def promise_topics(self, topics: int) -> None:
@@ -186,7 +184,7 @@ class Space:
 
     def settle_reserve(self) -> None:
         """Makes the reserve as large as it should be now, as far as the disk lets it."""
-        promised = int(self._native.rows_allocated) - self._tables.next_id
+        promised = int(self._engine.native.rows_allocated) - self._tables.next_id
         self._promised_bytes = self.needed_bytes + max(0, promised) * self._needs.of_a_message()
         with suppress(DiskFull):
             self._reserve.cover(self._promised_bytes)

@@ -82,7 +82,7 @@ class Scratch:
 
 
 class Engine:
-    """The state: each part of the store holds it, and takes from it what it works on."""
+    """The state: each part of the store holds it. What most lines of a part work on has a short name there."""
 
     def __init__(
         self,
@@ -182,8 +182,7 @@ class LogWriter:
     """Hands control records to the log, together with the answer to the request that they carry out."""
 
     def __init__(self, engine: Engine) -> None:
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._applier = engine.applier
+        self._engine, self._log, self._native = engine, engine.log, engine.native
         #: The answer that is to be remembered with what is written now.
         self.answering: Answering | None = None
 
@@ -220,12 +219,12 @@ class LogWriter:
         self._log.flush()
 
     def _has_its_group(self, record: RecordType, aux: int) -> bool:
-        return record not in _OF_DELIVERIES or aux in self._tables.groups
+        return record not in _OF_DELIVERIES or aux in self._engine.tables.groups
 
     def end(self, record: RecordType, ids: UInt64Array) -> None:
         """Ends messages by one of the records of ``ENDS``. Raises ``DiskFull``: then nothing was changed."""
         self.append(record, 0, ids.tobytes())
-        self._applier.end(record, ids)
+        self._engine.applier.end(record, ids)
 
     # -- answers --
 
@@ -272,7 +271,7 @@ class LogWriter:
         """The record is in the log."""
         if answering is not None and record is not None:
             answering.written(record)
-            self._applier.answered(record)
+            self._engine.applier.answered(record)
 
     # -- records that hold together --
 
@@ -290,7 +289,7 @@ class LogWriter:
             for control in records:
                 self.add_to_group(*control)
         except BaseException:
-            native_log.unsend(self._native, self._tables.next_id, start)
+            native_log.unsend(self._native, self._engine.tables.next_id, start)
             raise
         self.end_group(start, room_bytes)
         self.remembered(self.answering, answer)
@@ -304,7 +303,7 @@ class LogWriter:
         else:
             self.append_group(records)
         for record, aux, payload in records:
-            self._applier.apply(record, aux, payload)
+            self._engine.applier.apply(record, aux, payload)
 
     def begin_group(self, transaction_id: bytes, room_bytes: int) -> int:
         """Starts a TRANSACTION record, for which room was made; returns where in staging. What ``add_to_group`` adds

@@ -35,8 +35,7 @@ class Topics:
 
     def __init__(self, engine: Engine, writer: LogWriter, space: Space) -> None:
         self._engine, self._writer, self._space = engine, writer, space
-        self._tables, self._native, self._wheel = engine.tables, engine.native, engine.wheel
-        self._settings = engine.settings
+        self._tables = engine.tables
 
     def open(
         self,
@@ -168,9 +167,10 @@ class Topics:
                 f"so that {DEAD_SUFFIX!r} fits behind it for its dead letters"
             )
         topic_id = self._tables.last_topic_id + 1
-        if topic_id + shards > self._settings.max_topics:
+        most = self._engine.settings.max_topics
+        if topic_id + shards > most:
             raise TooManyTopics(
-                f"there are {self._tables.last_topic_id} topics of {self._settings.max_topics} already; those "
+                f"there are {self._tables.last_topic_id} topics of {most} already; those "
                 "that were deleted count, for their numbers are not used again"
             )
         if maker is not None:
@@ -215,7 +215,7 @@ class Topics:
     def _change_topics(self, records: list[TopicRecord], now_ms: int) -> None:
         """A message's timer stands where its spread put it, so another spread needs other timers first. The old ones
         are passed over when they fire."""
-        structs = [self._native.topics[record.topic_id] for record in records]
+        structs = [self._engine.native.topics[record.topic_id] for record in records]
         before = [struct_.spread_ms for struct_ in structs]
         try:
             for record, struct_ in zip(records, structs, strict=True):
@@ -231,14 +231,15 @@ class Topics:
             raise
 
     def _link_again(self, topic_id: int, now_ms: int) -> None:
-        self._wheel.advance(now_ms)
-        for start, stop in self._tables.spans(int(self._native.first_id), self._engine.enqueued_id, _CHUNK):
+        self._engine.wheel.advance(now_ms)
+        first_id, end_id = int(self._engine.native.first_id), self._engine.enqueued_id
+        for start, stop in self._tables.spans(first_id, end_id, _CHUNK):
             part = self._tables.messages.between(start, stop)
             found = np.flatnonzero((part["topic_id"] == topic_id) & (part["state"] == MessageState.SCHEDULED))
             if len(found):
                 ids = (found + start).astype(np.uint64)
                 due_ms = np.maximum(
-                    self._engine.spread(part["deliver_at_ms"][found], ids), self._wheel.tick_ms + 1
+                    self._engine.spread(part["deliver_at_ms"][found], ids), self._engine.wheel.tick_ms + 1
                 )
                 self._engine.link(due_ms, ids, part["version"][found].astype(np.uint32), MESSAGE_TIMER)
 

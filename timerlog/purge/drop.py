@@ -76,7 +76,7 @@ class Dropper:
         reserve: Reserve,
         spare: Spare,
     ) -> None:
-        self._log, self._tables, self._native = log, tables, tables.native
+        self._log, self._tables = log, tables
         self._checkpoints, self._disk, self._reserve, self._spare = checkpoints, disk, reserve, spare
         self.reclaim = Reclaim(tables)
         #: What the last checkpoint made here covers.
@@ -122,10 +122,12 @@ class Dropper:
 
     def raise_first(self) -> Steps:
         """Below the first message that is there nothing is looked at any more."""
-        while purge.raise_first_id(self._native, _RAISE):
+        while purge.raise_first_id(self._tables.native, _RAISE):
             yield None
         for topic_id in list(self._tables.topics):
-            while topic_id in self._tables.topics and purge.raise_first_seq(self._native, topic_id, _RAISE):
+            while topic_id in self._tables.topics and purge.raise_first_seq(
+                self._tables.native, topic_id, _RAISE
+            ):
                 yield None
 
     def shrink_keys(self) -> Steps:

@@ -101,10 +101,8 @@ class Purger:
     def __init__(self, engine: Engine, dropper: Dropper, is_adopting: Callable[[], bool]) -> None:
         """``is_adopting``: whether a bulk job is being taken in. Its rows are being filled in, and look as if they were
         gone."""
-        self._engine = engine
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._applier, self._spare, self._dropper = engine.applier, engine.spare, dropper
-        self._is_adopting = is_adopting
+        self._engine, self._dropper, self._is_adopting = engine, dropper, is_adopting
+        self._log, self._native = engine.log, engine.native
         self._jobs: deque[Job] = deque()
         self._job: Job | None = None
         self._steps: Steps | None = None
@@ -181,7 +179,7 @@ class Purger:
         if job.dry_run:
             self._forecast(job.report, survey, count)
             return
-        self._spare.fill()
+        self._engine.spare.fill()
         if with_current and not self._roll(is_alone=count == 1):
             count -= 1  # the others can go all the same
         job.report.kept_messages = survey.messages_from(count)
@@ -196,7 +194,7 @@ class Purger:
         unless no other segment can give space back."""
         log = self._log
         try:
-            with log.spending(self._spare if is_alone else None):
+            with log.spending(self._engine.spare if is_alone else None):
                 log.roll()
         except DiskFull:
             return False
@@ -212,9 +210,9 @@ class Purger:
         assert whole_bytes == (count - 1) * log.segment_bytes, "segments follow each other"
         survey.live, survey.live_bytes, survey.dead = (np.zeros(count, np.uint64) for _ in range(3))
         current, sizes = survey.bases[-1], log.sizes()
-        first_id, end_id = int(self._native.first_id), self._tables.next_id
+        first_id, end_id = int(self._native.first_id), self._engine.tables.next_id
         look = Look(first_id)
-        for at, stop in self._tables.spans(first_id, end_id, _SURVEY_ROWS):
+        for at, stop in self._engine.tables.spans(first_id, end_id, _SURVEY_ROWS):
             look.piece(rebuild.used(self._native, at, stop))
             purge.survey(
                 store=self._native,
@@ -229,7 +227,7 @@ class Purger:
             )
             self._surveyed_rows += stop - at
             yield None
-        self._tables.empty.put(look.found(end_id))
+        self._engine.tables.empty.put(look.found(end_id))
         used = [sizes[base] for base in survey.bases[:-1]] + [max(0, log.appended_position - current)]
         survey.bytes_used = np.array(used, np.uint64)
 
@@ -306,8 +304,8 @@ class Purger:
         at = base + SEGMENT_HEADER_BYTES
         yield from self._check(base)
         # Spent on a segment that stays in the end, the spare would be gone for nothing.
-        is_enough = self._spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
-        spare = self._spare if is_enough else None
+        is_enough = self._engine.spare.can_lend(live_bytes + _MORE_THAN_MOVED_BYTES)
+        spare = self._engine.spare if is_enough else None
         while at < end:
             with self._log.spending(spare):
                 at = self._clean_part(at, end, report)
@@ -347,7 +345,7 @@ class Purger:
         if len(damaged):
             log.append(RecordType.DAMAGED, 0, damaged.tobytes())
             log.flush()
-            self._applier.end(RecordType.DAMAGED, damaged)
+            self._engine.applier.end(RecordType.DAMAGED, damaged)
             dead = np.concatenate([dead, damaged])
         if len(dead):
             self._forget(start, plan.position, dead)
@@ -389,8 +387,8 @@ class Purger:
         self._dropper.reclaim.note(dead)
         self._log.append(RecordType.PURGED, 0, payload)
         self._log.flush()
-        self._applier.purged(purged)
-        assert not self._tables.rows["state"][dead].any(), "what is purged is gone"
+        self._engine.applier.purged(purged)
+        assert not self._engine.tables.rows["state"][dead].any(), "what is purged is gone"
 
     def _counted(self, start: int, end: int, dead: UInt64Array) -> Purged:
         native = self._native
@@ -437,12 +435,12 @@ class Purger:
     def _say_trim(self, end: int) -> None:
         self._log.append(RecordType.TRIM, 0, struct.pack("<Q", end))
         self._log.flush()
-        self._applier.trim(end)
+        self._engine.applier.trim(end)
         self._written = self._log.appended_position
 
     def _drop_trimmed(self) -> Steps:
         """What was trimmed by an owner before this one, or by a run that did not come to its end."""
-        bases = self._dropper.segments_before(self._applier.trimmed)
+        bases = self._dropper.segments_before(self._engine.applier.trimmed)
         if bases:
             while self._log.durable_position < self._written:
                 yield WaitDurable(self._written)

@@ -53,13 +53,12 @@ class Follower:
 
     def __init__(self, *, opened: Opened, disk: Disk, place: Place, places: Places, now_ms: int) -> None:
         self._opened, self._disk, self.places = opened, disk, places
-        self._log, self._tables = opened.log, opened.tables
+        self._log = opened.log
         self.reader = Reader(
             opened.log.segment_bytes, State(place.term, place.node, place.seq, place.chain, place.end)
         )
         #: Of the last record that was taken.
         self.offset = place.offset
-        self._applier = opened.applier
         self._replayer = Replayer(opened.log.addresses, opened.tables, opened.applier, keeps_keys=True)
         opened.log.start_at(place.end)
         spare = Spare(disk)
@@ -179,7 +178,7 @@ class Follower:
         if self.reader.is_between_batches and not self.places.is_staging:
             assert self.reader.state.end == self.end, "a place says where this replica's log ends"
             self._checkpoints.place = place = place_of(self.reader.state, self.offset)
-            self._checkpoints.trimmed = self._applier.trimmed
+            self._checkpoints.trimmed = self._opened.applier.trimmed
             self.places.note(place)
 
     def _check_purged(self, data: bytes) -> None:
@@ -227,7 +226,7 @@ class Follower:
     # -- giving space back --
 
     def _note_purged(self, start: int, end: int) -> None:
-        for ids in purge.listed(self._tables.native, start, end):
+        for ids in purge.listed(self._opened.tables.native, start, end):
             self._dropper.reclaim.note(ids)
 
     def sweep_step(self) -> bool:
@@ -240,7 +239,7 @@ class Follower:
         if self.places.is_staging or self.is_linking:
             return False  # a checkpoint must not be made now
         if self._trimming is None:
-            if not self._dropper.segments_before(self._applier.trimmed):
+            if not self._dropper.segments_before(self._opened.applier.trimmed):
                 return False
             self._trimming = self._trim()
         try:
@@ -266,7 +265,7 @@ class Follower:
         self._ticket = pause
 
     def _trim(self) -> Steps:
-        end = self._applier.trimmed
+        end = self._opened.applier.trimmed
         yield from self._dropper.drop(self._dropper.segments_before(end))
         self.places.forget_before(end)
         yield from self._dropper.give_back(self.end)
@@ -278,13 +277,13 @@ class Follower:
         assert self._staged.is_empty, "a FENCE ends the jobs before it"
         assert not self.is_linking, "what was taken counts"
         assert self.reader.state.end == self.end, "an owner goes on where all replicas end"
-        self._applier.before_purge = None
+        self._opened.applier.before_purge = None
         self._dropper.close()
         self._log.own()
         try:
-            derive(self._tables, keys_are_kept=True)
+            derive(self._opened.tables, keys_are_kept=True)
         except BaseException:
-            self._tables.close()
+            self._opened.tables.close()
             self._log.close()
             raise
         return self._opened
@@ -299,7 +298,7 @@ class Follower:
                     self._checkpoints.save(clean=False, durable=False)
         finally:
             self._dropper.close()
-            self._tables.close()
+            self._opened.tables.close()
             self._log.close()
 
 

@@ -14,7 +14,7 @@ class DequeueGetMessage:
     """Looks messages up."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._native = engine, engine.native
+        self._engine = engine
 
     def look_up(self, due: DueBatch, now_ms: int) -> ReadyBatch:
         """Looks up what became due. A record that fails its checksum is set aside, never in the way of others; on a
@@ -28,7 +28,7 @@ class DequeueGetMessage:
         ids = np.ascontiguousarray(messages.ref)
         versions = np.ascontiguousarray(messages.epoch)
         verdicts = np.empty(len(ids), np.uint8)
-        found = delivery.lookup(self._native, ids, versions, not_before(messages, now_ms), verdicts)
+        found = delivery.lookup(self._engine.native, ids, versions, not_before(messages, now_ms), verdicts)
         if found == len(ids):
             return ReadyBatch(ids, versions, ids[:0], leases)
         good = verdicts == delivery.DUE

@@ -25,8 +25,7 @@ class DequeuePutMessage:
 
     def __init__(self, engine: Engine, writer: LogWriter, settle: Settle) -> None:
         self._engine, self._writer, self._settle = engine, writer, settle
-        self._log, self._tables, self._native = engine.log, engine.tables, engine.native
-        self._wheel, self._applier, self._changes = engine.wheel, engine.applier, engine.changes
+        self._tables = engine.tables
 
     def move(self, ready: ReadyBatch, now_ms: int) -> UInt64Array:
         """Moves messages into their topics and ended leases back to waiting, and wakes groups that got work. Returns
@@ -37,7 +36,7 @@ class DequeuePutMessage:
         may be given again.
         """
         ids = np.empty(len(ready.ids), np.uint64)
-        ids = ids[: delivery.still_scheduled(self._native, ready.ids, ready.versions, ids)]
+        ids = ids[: delivery.still_scheduled(self._engine.native, ready.ids, ready.versions, ids)]
         if len(ids):
             ids = _each_once(ids)
             self._put(ids, now_ms)
@@ -66,7 +65,7 @@ class DequeuePutMessage:
         parts = [
             (
                 topic_id,
-                int(self._native.topics[topic_id].count),
+                int(self._engine.native.topics[topic_id].count),
                 self._engine.runs(ids[part]).copy(),
                 len(part),
             )
@@ -75,24 +74,25 @@ class DequeuePutMessage:
         assert sum(count for _, _, _, count in parts) == len(ids), "each message comes into one topic"
         for topic_id, first_seq, _, count in parts:
             self._tables.ensure_arrivals(topic_id, first_seq + count)
-        self._log.ensure_room(sum(room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts))
-        tick_ms = min(self._wheel.tick_ms, now_ms)
+        room_bytes = sum(room_for_runs(len(runs), PUT_HEAD.itemsize) for _, _, runs, _ in parts)
+        self._engine.log.ensure_room(room_bytes)
+        tick_ms = min(self._engine.wheel.tick_ms, now_ms)
         for topic_id, first_seq, runs, _ in parts:
             self._append_put(topic_id, first_seq, tick_ms, runs)
-        self._log.flush()
+        self._engine.log.flush()
         for topic_id, first_seq, runs, count in parts:
-            topic = self._native.topics[topic_id]
+            topic = self._engine.native.topics[topic_id]
             scheduled, ready = int(topic.scheduled), int(topic.ready)
-            self._applier.put(topic_id, first_seq, tick_ms, runs)
+            self._engine.applier.put(topic_id, first_seq, tick_ms, runs)
             assert topic.count == first_seq + count, "each has a place, and its own"
             assert topic.scheduled == scheduled - count, "what has come waits for its time no more"
             assert topic.ready == ready + count, "what has come is ready"
-            self._changes.woken.update(self._tables.topics[topic_id].groups.values())
+            self._engine.changes.woken.update(self._tables.topics[topic_id].groups.values())
 
     def _append_put(self, topic_id: int, first_seq: int, tick_ms: int, runs: Runs) -> None:
         for start in range(0, len(runs), RUNS_A_RECORD):
             piece = runs[start : start + RUNS_A_RECORD]
-            self._log.append(RecordType.PUT, topic_id, pack_put(tick_ms, first_seq, piece))
+            self._engine.log.append(RecordType.PUT, topic_id, pack_put(tick_ms, first_seq, piece))
             first_seq += delivery.runs_values(piece)
 
     def _end_leases(self, leases: Timers, now_ms: int) -> None:
@@ -101,7 +101,7 @@ class DequeuePutMessage:
                 continue
             part = leases.where(leases.owner == group_id)
             if self._settle.lapse(group_id, part.ref, part.epoch, not_before(part, now_ms)):
-                self._changes.woken.add(group_id)
+                self._engine.changes.woken.add(group_id)
 
 
 def _each_once(ids: UInt64Array) -> UInt64Array:

@@ -12,12 +12,12 @@ class EnqueueGet:
     """Takes messages from the system topic, which is the MessageTable in order of ids."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._tables, self._native = engine, engine.tables, engine.native
+        self._engine = engine
 
     @property
     def pending(self) -> int:
         """Messages accepted but not yet taken by EnqueueGet."""
-        return self._tables.next_id - self._engine.enqueued_id
+        return self._engine.tables.next_id - self._engine.enqueued_id
 
     @property
     def taken_id(self) -> int:
@@ -35,10 +35,10 @@ class EnqueueGet:
         end = min(self._engine.durable_next_id, start + limit)
         if start >= end:
             return None
-        assert end <= self._tables.next_id, "what is durable was accepted before"
+        assert end <= self._engine.tables.next_id, "what is durable was accepted before"
         found = Timers.room(end - start)
         found.owner.fill(MESSAGE_TIMER)
-        count, at = rebuild.scheduled(self._native, start, end, found.due_ms, found.ref, found.epoch)
+        count, at = rebuild.scheduled(self._engine.native, start, end, found.due_ms, found.ref, found.epoch)
         assert at >= end, "all of them were looked at"
         assert not count or start <= found.ref[0] <= found.ref[count - 1] < end, "only they were looked at"
         self._engine.enqueued_id = end

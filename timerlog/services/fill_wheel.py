@@ -24,7 +24,6 @@ class FillWheel:
     def __init__(self, engine: Engine, writer: LogWriter) -> None:
         self._engine, self._writer = engine, writer
         self._tables, self._native = engine.tables, engine.native
-        self._wheel, self._applier = engine.wheel, engine.applier
 
     def clock_went_back(self, now_ms: int, back_ms: int = 0) -> int:
         """Turns the wheel's time back, after the wall clock was, and by ``back_ms`` the ends of leases and backoffs
@@ -38,7 +37,7 @@ class FillWheel:
 
     def _reset_wheel(self, now_ms: int) -> None:
         """The same wheel, so that no disk space is asked for that was there before. Raises ``LogFailed``."""
-        self._wheel.reset(now_ms - 1)
+        self._engine.wheel.reset(now_ms - 1)
         try:
             self.fill()
         except DiskFull as error:
@@ -78,16 +77,16 @@ class FillWheel:
             return 0
         if record == RecordType.NACK:
             self._writer.append_all(in_records(record, group_id, runs, lambda piece: pack_nack(piece, "")))
-            self._applier.nack(group_id, runs, "")
+            self._engine.applier.nack(group_id, runs, "")
         else:
             self._writer.append_runs(record, group_id, runs)
-            self._applier.release(group_id, runs)
+            self._engine.applier.release(group_id, runs)
         return len(seqs)
 
     def fill(self) -> None:
         """Links every message that still waits, and every lease. What was due before the wheel's tick is due at the
         next one: a timer can only be linked ahead of it. Raises ``DiskFull``."""
-        assert self._wheel.pending == 0, "no timer is set twice"
+        assert self._engine.wheel.pending == 0, "no timer is set twice"
         times = np.empty(_SCAN, np.int64)
         refs = np.empty(_SCAN, np.uint64)
         epochs = np.empty(_SCAN, np.uint32)

@@ -111,14 +111,13 @@ class _Figures:
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
-        self._engine = watched.engine
         self._totals = Totals(0)
         self._wheel: dict[str, Any] = {"levels": [], "forecast": [], "gone": 0}
         self.disk: Disk | None = None
 
     async def add_up(self) -> None:
         """Go through topics and groups, some at a time."""
-        watched, engine = self.watched, self._engine
+        watched, engine = self.watched, self.watched.engine
         totals = Totals(watched.settings.metrics_topics)
         for number, topic_id in enumerate(sorted(engine.tables.topics)):
             if number % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1:
@@ -197,7 +196,7 @@ class _Figures:
         )
 
     def _disk_families(self) -> Iterator[Metric]:
-        engine = self._engine
+        engine = self.watched.engine
         tables_bytes = (
             self._totals.table_bytes + engine.tables.shared_disk_bytes() + engine.wheel.disk_bytes()
         )

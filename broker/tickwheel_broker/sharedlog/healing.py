@@ -8,7 +8,6 @@ from tickwheel_broker.bell import Bell
 from tickwheel_broker.logs import get_logger
 from tickwheel_broker.sharedlog.beginning import origin_at
 from tickwheel_broker.sharedlog.shared_log import SharedLog, SharedLogUnavailable
-from timerlog.commitlog.healing import Healing
 from timerlog.errors import LogCut, LogFailed
 from timerlog.replication.follower import Follower
 from timerlog.replication.record import unpack
@@ -31,17 +30,15 @@ class Heal:
 
     def __init__(self, shared: SharedLog, follower: Follower) -> None:
         self._shared, self._follower = shared, follower
-        self._segment_bytes = follower.reader.segment_bytes
-        self._healing: Healing = follower.healing
         self._wanted = Bell()
-        self._healing.on_wanted = self._wanted.ring
+        follower.healing.on_wanted = self._wanted.ring
 
     async def run(self) -> None:
         """What is wanted is fetched; and what is not looked at otherwise is looked through."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._scrub)
             while True:
-                position = self._healing.wanted
+                position = self._follower.healing.wanted
                 if position is None:
                     await self._wanted.wait()
                     continue
@@ -69,7 +66,8 @@ class Heal:
                 self._settle(position, position + 1)
                 return
             reader = Reader(
-                self._segment_bytes, State(place.term, place.node, place.seq, place.chain, place.end)
+                self._follower.reader.segment_bytes,
+                State(place.term, place.node, place.seq, place.chain, place.end),
             )
             offset = place.offset + 1
             staged = None if linked is None else StagedRecord(linked, position)
@@ -81,16 +79,16 @@ class Heal:
                         continue
                     taken = reader.take(*found)
                     for at, data in taken.ranges:
-                        written_bytes += self._healing.take(at, data)
+                        written_bytes += self._follower.healing.take(at, data)
                     if staged is not None and (whole := staged.read(*found, taken)) is not None:
-                        written_bytes += self._healing.take(position, whole)
+                        written_bytes += self._follower.healing.take(position, whole)
         if written_bytes:
             _log.warning("damage of this disk was healed", position=position, bytes=written_bytes)
         start = position if linked is not None else min(place.end, position)
         self._settle(start, position + 1 if linked is not None else max(reader.state.end, position + 1))
 
     def _settle(self, start: int, end: int) -> None:
-        if lost := self._healing.settle(start, end):
+        if lost := self._follower.healing.settle(start, end):
             _log.error("records are damaged in the shared log, too", positions=" ".join(map(str, lost)))
 
     async def _scrub(self) -> None:

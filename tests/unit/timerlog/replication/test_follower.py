@@ -78,7 +78,7 @@ def test_tables_move_in_every_replica(replicas: Replicas) -> None:
             owner.purge(NOW_MS + 10 * SETTINGS.purge_after_ms)
             owner.commit()
             replicas.follow(follower)
-            places.add(follower._tables.messages.address)
+            places.add(follower._opened.tables.messages.address)
         assert len(places) > 2, "they have moved"
         replicas.hand_over(owner, follower, 2, 2)
 

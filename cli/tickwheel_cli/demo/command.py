@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tickwheel._embedded import EmbeddedBroker
     from tickwheel_cli.demo.ledger import Summary
     from tickwheel_cli.demo.story import Plan
-    from tickwheel_cli.demo.view import DayBoard, View
+    from tickwheel_cli.demo.view import View
 
 _DAY_SPEED = 4_320.0  # a day in 20 s
 _WATCHED_DAY_SPEED = 720.0  # a day in 2 min: a browser must be opened first
@@ -162,30 +162,28 @@ def _run(plan: Plan, url: str, topic: str, what: str, speed: float, *, by_month:
 
     # Broker, consumers and display share one interpreter: hand it over often, or drawing delays deliveries.
     sys.setswitchinterval(_GIL_SWITCH_S)
-    view, board = _view(plan, speed, by_month=by_month)
+    view = _view(plan, speed, by_month=by_month)
 
     async def main() -> Summary:
         from tickwheel_cli.demo.replay import Replay
 
         async with tickwheel.Client(url, token="") as client:
-            replay = Replay(client=client, topic=topic, plan=plan, speed=speed, view=view, board=board)
-            return await replay.run(what)
+            return await Replay(client=client, topic=topic, plan=plan, speed=speed, view=view).run(what)
 
     return anyio.run(main, backend="trio")
 
 
-def _view(plan: Plan, speed: float, *, by_month: bool) -> tuple[View, DayBoard | None]:
-    """The display that fits where the output goes, and the board that it shows, if it shows one."""
+def _view(plan: Plan, speed: float, *, by_month: bool) -> View:
+    """The display that fits where the output goes."""
     from tickwheel_cli.demo.flights import read_airports
     from tickwheel_cli.demo.story import months
-    from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, View
+    from tickwheel_cli.demo.view import LiveView, PlainView, View, day_part, year_part
 
     console = stdout_console()
     if current_session().json:
-        return View(), None
+        return View()
     if not console.is_terminal:
-        return PlainView(console, plan.start_ms, by_month=by_month), None
+        return PlainView(console, plan.start_ms, by_month=by_month)
     if by_month:
-        return LiveYear(console, months(plan.first_promise_ms)), None
-    board = DayBoard(plan.flights, read_airports())
-    return LiveDay(console, board, speed), board
+        return LiveView(console, year_part(months(plan.first_promise_ms), console.width))
+    return LiveView(console, day_part(plan.flights, read_airports(), speed))

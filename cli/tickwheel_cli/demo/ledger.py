@@ -7,13 +7,14 @@ every answer of the broker to a cancel or a reschedule is known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 RECENT = 5_000
+_ARRIVAL = np.dtype([("index", np.int64), ("due_ms", np.int64), ("arrived_ms", np.float64)])
 
 
 @dataclass(frozen=True)
@@ -36,45 +37,37 @@ class GroupAudit:
         return not (self.duplicates or self.missing or self.cancelled_but_delivered or self.early)
 
 
-@dataclass
 class GroupBook:
     """The arrivals of one group, in order of arrival."""
 
-    capacity: int
-    count: int = 0
-    _index: NDArray[np.int64] = field(init=False)
-    _arrived_ms: NDArray[np.float64] = field(init=False)
-    _due_ms: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._index = np.empty(self.capacity, np.int64)
-        self._arrived_ms = np.empty(self.capacity, np.float64)
-        self._due_ms = np.empty(self.capacity, np.int64)
+    def __init__(self, capacity: int) -> None:
+        self.count = 0
+        self._rows = np.empty(capacity, _ARRIVAL)
 
     def write(self, indexes: NDArray[np.int64], due_ms: NDArray[np.int64], arrived_ms: float) -> None:
         """A batch arrived: the messages by their place in the ledger, and when they were due."""
         end = self.count + len(indexes)
-        if end > len(self._index):
-            self._grow(end)
-        self._index[self.count : end] = indexes
-        self._due_ms[self.count : end] = due_ms
-        self._arrived_ms[self.count : end] = arrived_ms
+        if end > len(self._rows):
+            extra = max(end - len(self._rows), len(self._rows))
+            self._rows = np.concatenate([self._rows, np.empty(extra, _ARRIVAL)])
+        added = self._rows[self.count : end]
+        added["index"], added["due_ms"], added["arrived_ms"] = indexes, due_ms, arrived_ms
         self.count = end
 
-    def _grow(self, needed: int) -> None:
-        extra = max(needed - len(self._index), len(self._index))
-        self._index = np.concatenate([self._index, np.empty(extra, np.int64)])
-        self._due_ms = np.concatenate([self._due_ms, np.empty(extra, np.int64)])
-        self._arrived_ms = np.concatenate([self._arrived_ms, np.empty(extra, np.float64)])
+    @property
+    def indexes(self) -> NDArray[np.int64]:
+        """The messages that arrived, by their place in the ledger."""
+        return self._rows["index"][: self.count]
 
     def recent_lateness_ms(self) -> NDArray[np.float64]:
         """The lateness of the latest arrivals, for a live display."""
-        start = max(0, self.count - RECENT)
-        return self._arrived_ms[start : self.count] - self._due_ms[start : self.count]
+        recent = self._rows[max(0, self.count - RECENT) : self.count]
+        lateness_ms: NDArray[np.float64] = recent["arrived_ms"] - recent["due_ms"]
+        return lateness_ms
 
     def audit(self, promised_ms: NDArray[np.int64], cancelled: NDArray[np.bool_]) -> GroupAudit:
         """Judge the arrivals against the promises; `promised_ms[i]` is the due time of message i."""
-        indexes, arrived_ms = self._index[: self.count], self._arrived_ms[: self.count]
+        indexes, arrived_ms = self.indexes, self._rows["arrived_ms"][: self.count]
         times_seen = np.bincount(indexes, minlength=len(promised_ms))
         lateness_ms = arrived_ms - promised_ms[indexes]
         p50, p99, top = np.percentile(lateness_ms, [50, 99, 100]) if self.count else (float("nan"),) * 3
@@ -99,6 +92,8 @@ class Ledger:
         count = len(promised_ms)
         self.promised_ms = promised_ms.copy()
         self.cancelled = np.zeros(count, np.bool_)
+        self.moved = np.zeros(count, np.bool_)
+        """Which messages were rescheduled."""
         self.books = {group: GroupBook(count) for group in groups}
         self.rescheduled = 0
         self.too_late_to_change = 0
@@ -106,13 +101,17 @@ class Ledger:
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)
         self._by_id: NDArray[np.int64] = np.empty(0, np.int64)
         self._ordered_ids: NDArray[np.int64] = np.empty(0, np.int64)
-        self._cancelled_count = 0
 
     def name_messages(self, ids: NDArray[np.int64]) -> None:
         """Remember the id that the broker gave to each message."""
         self._ids = ids
         self._by_id = np.argsort(ids, kind="stable")
         self._ordered_ids = ids[self._by_id]
+
+    @property
+    def first_book(self) -> GroupBook:
+        """The group whose arrivals are shown while the replay goes on."""
+        return next(iter(self.books.values()))
 
     def message_id(self, index: int) -> int:
         """The broker's id of message `index`."""
@@ -124,20 +123,16 @@ class Ledger:
         at = np.searchsorted(self._ordered_ids, wanted).clip(max=len(self._ordered_ids) - 1)
         return self._by_id[at], self._ordered_ids[at] == wanted
 
-    def arrived(
-        self, group: str, ids: NDArray[Any], due_ms: NDArray[np.int64], arrived_ms: float
-    ) -> NDArray[np.int64]:
-        """Write down a batch; returns the places in the ledger of its messages."""
+    def arrived(self, group: str, ids: NDArray[Any], due_ms: NDArray[np.int64], arrived_ms: float) -> None:
+        """Write down a batch."""
         indexes, known = self.indexes(ids)
         self.foreign += int(np.count_nonzero(~known))
         self.books[group].write(indexes[known], due_ms[known], arrived_ms)
-        return indexes[known]
 
     def was_cancelled(self, index: int, result: str) -> None:
         """The broker's answer to a cancel: only `cancelled` takes the message out of the promises."""
         if result == "cancelled":
             self.cancelled[index] = True
-            self._cancelled_count += 1
         else:
             self.too_late_to_change += 1
 
@@ -145,13 +140,14 @@ class Ledger:
         """The broker's answer to a reschedule: only `rescheduled` changes what was promised."""
         if result == "rescheduled":
             self.promised_ms[index] = due_ms
+            self.moved[index] = True
             self.rescheduled += 1
         else:
             self.too_late_to_change += 1
 
     def expected(self) -> int:
         """How many messages each group must get."""
-        return len(self.promised_ms) - self._cancelled_count
+        return int(np.count_nonzero(~self.cancelled))
 
     def audit(self) -> dict[str, GroupAudit]:
         """The judgement on every group."""

@@ -9,12 +9,11 @@ from itertools import groupby
 import anyio
 import anyio.to_thread
 import numpy as np
-from numpy.typing import NDArray
 
 from tickwheel import Client
 from tickwheel_cli.demo.ledger import Ledger, Summary
 from tickwheel_cli.demo.story import Change, Plan, Timeline
-from tickwheel_cli.demo.view import DayBoard, View
+from tickwheel_cli.demo.view import View
 
 GROUPS = ("board", "auditor")
 _BATCH = 5_000
@@ -30,15 +29,11 @@ _SCHEDULE_RATE = (
 class Replay:
     """One run. Call `run` once."""
 
-    def __init__(
-        self, *, client: Client, topic: str, plan: Plan, speed: float, view: View, board: DayBoard | None
-    ) -> None:
-        """`board` is told of changed flights; a replay of a year has none."""
+    def __init__(self, *, client: Client, topic: str, plan: Plan, speed: float, view: View) -> None:
         self._client = client
         self._topic = topic
         self._plan = plan
         self._view = view
-        self._board = board
         lead_ms = 1_000 + round(len(plan.flights) / _SCHEDULE_RATE * 1_000)
         self._timeline = Timeline(plan.start_ms, round(time.time() * 1_000) + lead_ms, speed)
         self.ledger = Ledger(GROUPS, plan.real_due_ms(self._timeline))
@@ -118,17 +113,11 @@ class Replay:
                 tasks.start_soon(_cancel_when, stop, tasks.cancel_scope)
                 async for batch in subscription.batches():
                     arrived_ms = time.time_ns() / 1e6
-                    self._arrived(group, np.array(batch.ids), np.array(batch.deliver_at_ms), arrived_ms)
+                    ids, due_ms = np.array(batch.ids), np.array(batch.deliver_at_ms)
+                    self.ledger.arrived(group, ids, due_ms, arrived_ms)
+                    self._check_complete()
                     await batch.ack()
             await subscription.flush()
-
-    def _arrived(
-        self, group: str, ids: NDArray[np.int64], due_ms: NDArray[np.int64], arrived_ms: float
-    ) -> None:
-        indexes = self.ledger.arrived(group, ids, due_ms, arrived_ms)
-        if group == GROUPS[0]:
-            self._view.departed(indexes)
-        self._check_complete()
 
     def _check_complete(self) -> None:
         expected = self.ledger.expected()
@@ -179,16 +168,12 @@ class Replay:
         results = await self._client.cancel(ids=[self.ledger.message_id(index) for index in indexes])
         for index, result in zip(indexes, results, strict=True):
             self.ledger.was_cancelled(index, result)
-            if self._board is not None and result == "cancelled":
-                self._board.cancel(index)
 
     async def _reschedule(self, index: int, departs_ms: int) -> None:
         """Move a flight, and believe the broker's answer."""
         due_ms = self._timeline.to_real_ms(departs_ms)
         result = await self._client.reschedule(id=self.ledger.message_id(index), deliver_at=due_ms)
         self.ledger.was_rescheduled(index, result, due_ms)
-        if self._board is not None and result == "rescheduled":
-            self._board.reschedule(index, departs_ms)
 
 
 async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:

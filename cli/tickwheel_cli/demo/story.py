@@ -9,12 +9,11 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from tickwheel_cli.demo.flights import NEW_YORK, Flight
+from tickwheel_cli.demo.flights import MINUTE_MS, NEW_YORK, Flight
 
-_MINUTE_MS = 60_000
-_PROLOGUE_MS = 15 * _MINUTE_MS
+_PROLOGUE_MS = 15 * MINUTE_MS
 _KNOWN_FROM_THE_START_MS = 0
-KNOWN_BEFORE_MS = 60 * _MINUTE_MS
+KNOWN_BEFORE_MS = 60 * MINUTE_MS
 """An airline tells the airport an hour before the planned time that a flight is early, late or cancelled."""
 
 

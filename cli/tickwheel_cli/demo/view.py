@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tickwheel.protocol.readable import format_bytes
-from tickwheel_cli.demo.flights import Flight
+from tickwheel_cli.demo.flights import MINUTE_MS, Flight
 from tickwheel_cli.demo.ledger import GroupBook, Ledger, Summary
 from tickwheel_cli.demo.story import clock, local_time
 from tickwheel_cli.shared.bars import bar
 
-_MINUTE_MS = 60_000
-_CANCELLED_SHOWN_MS = 90 * _MINUTE_MS
+_CANCELLED_SHOWN_MS = 90 * MINUTE_MS
 _NEXT_ROWS = 9
 _DEPARTED_ROWS = 6
 _ROWS = (
@@ -42,96 +41,78 @@ _MUST_BE_ZERO = {"duplicates", "missing", "cancelled_but_delivered", "early"}
 # -- the board of a day -----------------------------------------------------------------------------------
 
 
-class Status(Enum):
-    """What a board says about a flight."""
-
-    PLANNED = "planned"
-    CANCELLED = "cancelled"
-    DEPARTED = "departed"
-
-
-@dataclass
+@dataclass(frozen=True)
 class DayBoard:
-    """Flights of one day with their expected time, which changes while the day goes on."""
+    """Flights of one day at one moment: when each leaves, and whether it has left, is what the ledger knows."""
 
     flights: Sequence[Flight]
     airports: Mapping[str, str]
-    expected_ms: list[int] = field(init=False)
-    status: list[Status] = field(init=False)
-    departed: list[int] = field(default_factory=list)  # indexes, latest last
+    ledger: Ledger
 
-    def __post_init__(self) -> None:
-        self.expected_ms = [flight.scheduled_ms for flight in self.flights]
-        self.status = [Status.PLANNED] * len(self.flights)
+    def departed(self) -> list[int]:
+        """Indexes of the flights whose messages arrived, latest last."""
+        return list(dict.fromkeys(self.ledger.first_book.indexes.tolist()))
 
-    def reschedule(self, index: int, expected_ms: int) -> None:
-        """A flight leaves at another time than planned."""
-        self.expected_ms[index] = expected_ms
-
-    def cancel(self, index: int) -> None:
-        """A flight will not leave."""
-        self.status[index] = Status.CANCELLED
-
-    def depart(self, index: int) -> None:
-        """The message of a flight arrived: it has left."""
-        if self.status[index] is not Status.DEPARTED:
-            self.status[index] = Status.DEPARTED
-            self.departed.append(index)
+    def expected_ms(self, index: int) -> int:
+        """The planned time of departure, or the time that the flight was rescheduled to."""
+        flight = self.flights[index]
+        if self.ledger.moved[index] and flight.departed_ms is not None:
+            return flight.departed_ms
+        return flight.scheduled_ms
 
     def next_departures(self, now_ms: int, limit: int) -> list[int]:
         """Indexes in the order of departure. A cancelled flight stays for a while after its planned time."""
-        shown = [
+        left, cancelled = set(self.departed()), self.ledger.cancelled
+        ahead = [(self.expected_ms(index), index) for index in range(len(self.flights)) if index not in left]
+        return [
             index
-            for index, status in enumerate(self.status)
-            if status is Status.PLANNED
-            or (status is Status.CANCELLED and self.expected_ms[index] + _CANCELLED_SHOWN_MS > now_ms)
-        ]
-        return sorted(shown, key=lambda index: (self.expected_ms[index], index))[:limit]
+            for expected_ms, index in sorted(ahead)
+            if not cancelled[index] or expected_ms + _CANCELLED_SHOWN_MS > now_ms
+        ][:limit]
 
-    def destination(self, flight: Flight) -> str:
-        """The airport's name, or its code where the data has no name."""
-        name = self.airports.get(flight.destination)
-        return f"{name} ({flight.destination})" if name else flight.destination
+    def cells(self, index: int) -> tuple[str, str, str, str, str, Text]:
+        """Planned time, expected time (when another), flight, destination, from, remark."""
+        flight = self.flights[index]
+        planned, expected = clock(flight.scheduled_ms), clock(self.expected_ms(index))
+        airport = self.airports.get(flight.destination)
+        return (
+            planned,
+            "" if planned == expected else expected,
+            flight.name,
+            f"{airport} ({flight.destination})" if airport else flight.destination,
+            flight.origin,
+            self.remark(index),
+        )
 
     def remark(self, index: int) -> Text:
         """`on time`, `32 min late`, `4 min early`, `cancelled`."""
-        if self.status[index] is Status.CANCELLED:
+        if self.ledger.cancelled[index]:
             return Text("cancelled", "bold red")
-        late_min = round((self.expected_ms[index] - self.flights[index].scheduled_ms) / _MINUTE_MS)
+        late_min = round((self.expected_ms(index) - self.flights[index].scheduled_ms) / MINUTE_MS)
         if late_min > 0:
             return Text(f"{late_min} min late", "yellow" if late_min < 60 else "dark_orange")
         return Text(f"{-late_min} min early" if late_min < 0 else "on time", "green")
 
-
-def flight_cells(board: DayBoard, index: int) -> tuple[str, str, str, str, str, Text]:
-    """Planned time, expected time (when another), flight, destination, from, remark."""
-    flight = board.flights[index]
-    planned, expected = clock(flight.scheduled_ms), clock(board.expected_ms[index])
-    return (
-        planned,
-        "" if planned == expected else expected,
-        flight.name,
-        board.destination(flight),
-        flight.origin,
-        board.remark(index),
-    )
-
-
-def flight_table(board: DayBoard, indexes: Sequence[int], title: str, rows: int) -> Table:
-    """A table of exactly `rows` flights, so that a live display does not jump."""
-    table = Table(
-        box=None, title=title, title_justify="left", title_style="bold yellow", pad_edge=False, expand=True
-    )
-    for heading, width in (("Time", 5), ("New", 5), ("Flight", 8)):
-        table.add_column(heading, width=width, no_wrap=True)
-    table.add_column("To", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("From", width=4, no_wrap=True)
-    table.add_column("Remark", width=14, no_wrap=True)
-    for index in indexes[:rows]:
-        table.add_row(*flight_cells(board, index))
-    for _ in range(rows - len(indexes[:rows])):
-        table.add_row("", "", "", "", "", "")
-    return table
+    def table(self, indexes: Sequence[int], title: str, rows: int) -> Table:
+        """A table of exactly `rows` flights, so that a live display does not jump."""
+        table = Table(
+            box=None,
+            title=title,
+            title_justify="left",
+            title_style="bold yellow",
+            pad_edge=False,
+            expand=True,
+        )
+        for heading, width in (("Time", 5), ("New", 5), ("Flight", 8)):
+            table.add_column(heading, width=width, no_wrap=True)
+        table.add_column("To", ratio=1, no_wrap=True, overflow="ellipsis")
+        table.add_column("From", width=4, no_wrap=True)
+        table.add_column("Remark", width=14, no_wrap=True)
+        for index in indexes[:rows]:
+            table.add_row(*self.cells(index))
+        for _ in range(rows - len(indexes[:rows])):
+            table.add_row("", "", "", "", "", "")
+        return table
 
 
 # -- figures under the live displays ----------------------------------------------------------------------
@@ -188,9 +169,6 @@ class View:
     def scheduled(self, done: int, total: int, seconds: float) -> None:
         """So many messages are on the broker's disk, after so long."""
 
-    def departed(self, indexes: NDArray[np.int64]) -> None:
-        """These messages arrived at the board's group."""
-
     def refresh(self, now_ms: int, ledger: Ledger) -> None:
         """Some time went by."""
 
@@ -198,11 +176,16 @@ class View:
         """The replay is over."""
 
 
-class LiveView(View):
-    """Common to the live displays: a region of the terminal that is drawn again and again."""
+Part: TypeAlias = Callable[[int, Ledger], Sequence[RenderableType]]
+"""What a live view shows above the figures, at a time of the story."""
 
-    def __init__(self, console: Console) -> None:
+
+class LiveView(View):
+    """A region of the terminal that is drawn again and again: a part for the day or the year, and the figures."""
+
+    def __init__(self, console: Console, part: Part) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._part = part
 
     def begin(self) -> None:
         """Take over the region of the terminal."""
@@ -222,81 +205,45 @@ class LiveView(View):
 
     def picture(self, now_ms: int, ledger: Ledger) -> RenderableType:
         """What is drawn."""
-        raise NotImplementedError
+        return Group(*self._part(now_ms, ledger), Text(""), given_line(ledger), group_table(ledger))
 
 
-class LiveDay(LiveView):
-    """The departure board of a day."""
+def day_part(flights: Sequence[Flight], airports: Mapping[str, str], speed: float) -> Part:
+    """Clock, next departures, latest departures."""
 
-    def __init__(self, console: Console, board: DayBoard, speed: float) -> None:
-        super().__init__(console)
-        self._board = board
-        self._speed = speed
-
-    def departed(self, indexes: NDArray[np.int64]) -> None:
-        """Move flights from the upper to the lower table."""
-        for index in indexes:
-            self._board.depart(int(index))
-
-    def picture(self, now_ms: int, ledger: Ledger) -> RenderableType:
-        """Clock, next departures, latest departures, figures."""
-        now = local_time(now_ms)
+    def part(now_ms: int, ledger: Ledger) -> Sequence[RenderableType]:
+        now, board = local_time(now_ms), DayBoard(flights, airports, ledger)
         title = Table.grid("", Column(justify="right"), expand=True)
         title.add_row(
             Text(f"Departures from New York, {now:%A %-d %B %Y}", "bold"),
-            Text(f"{now:%H:%M} {now.tzname()}  {self._speed:,.0f}x", "bold yellow"),
+            Text(f"{now:%H:%M} {now.tzname()}  {speed:,.0f}x", "bold yellow"),
         )
-        board = self._board
-        latest = board.departed[: -_DEPARTED_ROWS - 1 : -1]
-        return Group(
-            title,
-            Text(""),
-            flight_table(board, board.next_departures(now_ms, _NEXT_ROWS), "Next", _NEXT_ROWS),
-            Text(""),
-            flight_table(board, latest, "Departed", _DEPARTED_ROWS),
-            Text(""),
-            given_line(ledger),
-            group_table(ledger),
-        )
+        following = board.table(board.next_departures(now_ms, _NEXT_ROWS), "Next", _NEXT_ROWS)
+        latest = board.table(board.departed()[: -_DEPARTED_ROWS - 1 : -1], "Departed", _DEPARTED_ROWS)
+        return title, Text(""), following, Text(""), latest
+
+    return part
 
 
-class LiveYear(LiveView):
-    """A bar for each month of the year."""
+def year_part(months: NDArray[np.int64], console_width: int) -> Part:
+    """Clock, and a bar for each month. `months[i]` is the month, 0 to 11, in which message i is due."""
+    width, planned = max(20, min(60, console_width - 34)), np.bincount(months, minlength=12)
 
-    def __init__(self, console: Console, months: NDArray[np.int64]) -> None:
-        """`months[i]` is the month, 0 to 11, in which message i is due."""
-        super().__init__(console)
-        self._months = months
-        self._departed = np.zeros(12, np.int64)
-        self._width = max(20, min(60, console.width - 34))
-
-    def departed(self, indexes: NDArray[np.int64]) -> None:
-        """Count a batch into its months."""
-        self._departed += np.bincount(self._months[indexes], minlength=12)
-
-    def picture(self, now_ms: int, ledger: Ledger) -> RenderableType:
-        """Clock, bars, figures."""
+    def part(now_ms: int, ledger: Ledger) -> Sequence[RenderableType]:
         now = local_time(now_ms)
-        columns = (Column(style="bold"), Column(width=self._width), Column(justify="right"))
+        columns = (Column(style="bold"), Column(width=width), Column(justify="right"))
         table = Table.grid(*columns, padding=(0, 2, 0, 0))
-        totals = np.bincount(self._months[~ledger.cancelled], minlength=12)
-        for month in range(12):
-            done, total = int(self._departed[month]), int(totals[month])
-            table.add_row(
-                f"{now.replace(day=1, month=month + 1):%B}",
-                Text(bar(done, total, self._width), "cyan"),
-                f"{done:,} of {total:,}",
-            )
-        return Group(
-            Text.assemble(
-                ("Departures from New York in 2013  ", "bold"), (f"{now:%-d %B %H:%M}", "bold yellow")
-            ),
-            Text(""),
-            table,
-            Text(""),
-            given_line(ledger),
-            group_table(ledger),
+        departed = np.bincount(months[ledger.first_book.indexes], minlength=12).tolist()
+        totals = (planned - np.bincount(months[ledger.cancelled], minlength=12)).tolist()
+        for month, (done, total) in enumerate(zip(departed, totals, strict=True), 1):
+            name, filled = f"{now.replace(day=1, month=month):%B}", Text(bar(done, total, width), "cyan")
+            table.add_row(name, filled, f"{done:,} of {total:,}")
+        title = Text.assemble(
+            ("Departures from New York in 2013  ", "bold"), (f"{now:%-d %B %H:%M}", "bold yellow")
         )
+        return title, Text(""), table
+
+    return part
 
 
 class PlainView(View):
@@ -333,7 +280,7 @@ class PlainView(View):
 
     def _print_line(self, ledger: Ledger) -> None:
         """Nothing is printed for a stretch in which nothing happened."""
-        book = next(iter(ledger.books.values()))
+        book = ledger.first_book
         departed, self._counted = book.count - self._counted, book.count
         if departed:
             figures = f"{departed:>6,} departed, {self._counted:>7,} of {ledger.expected():,} so far"

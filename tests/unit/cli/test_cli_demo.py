@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import numpy as np
@@ -19,7 +20,7 @@ from tickwheel_cli.demo.flights import (
 )
 from tickwheel_cli.demo.ledger import Ledger
 from tickwheel_cli.demo.story import KNOWN_BEFORE_MS, Timeline, clock, months, plan_day, plan_year
-from tickwheel_cli.demo.view import DayBoard, Status, flight_cells
+from tickwheel_cli.demo.view import DayBoard
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"
@@ -185,8 +186,8 @@ def test_only_the_brokers_word_changes_a_promise() -> None:
 
 def test_unknown_messages_are_counted_and_not_written_down() -> None:
     book = ledger(1_000)
-    assert book.arrived("board", ints(7, 100), ints(5, 1_000), 1_000).tolist() == [0]
-    assert (book.foreign, book.books["board"].count) == (1, 1)
+    book.arrived("board", ints(7, 100), ints(5, 1_000), 1_000)
+    assert (book.foreign, book.first_book.indexes.tolist()) == (1, [0])
 
 
 def test_a_group_without_arrivals_has_no_lateness() -> None:
@@ -198,33 +199,44 @@ def test_a_group_without_arrivals_has_no_lateness() -> None:
 # -- board --------------------------------------------------------------------------------------------------
 
 
-def board() -> DayBoard:
-    return DayBoard(parse(ON_TIME, LATE_OVER_MIDNIGHT, EARLY, CANCELLED), {"IAH": "Houston"})
+def board(**departed_ms: int) -> DayBoard:
+    """Flights on time, late, early and cancelled; `f0=...`: the first one is to leave at another time."""
+    flights = parse(ON_TIME, LATE_OVER_MIDNIGHT, EARLY, CANCELLED)
+    for name, time_ms in departed_ms.items():
+        index = int(name.removeprefix("f"))
+        flights[index] = replace(flights[index], departed_ms=time_ms)
+    books = ledger(*[flight.scheduled_ms for flight in flights])
+    return DayBoard(flights, {"IAH": "Houston"}, books)
 
 
 def test_the_board_shows_what_leaves_next_by_expected_time() -> None:
-    shown = board()
+    shown = board(f0=utc_ms(2013, 7, 5, 5))
     now_ms = utc_ms(2013, 7, 4, 8)
     assert shown.next_departures(now_ms, 9) == [0, 2, 3, 1]
-    shown.reschedule(0, utc_ms(2013, 7, 5, 5))
+    shown.ledger.was_rescheduled(0, "rescheduled", 9_000)
     assert shown.next_departures(now_ms, 3) == [2, 3, 1]
-    shown.depart(2)
-    shown.depart(2)
+    arrive(shown.ledger, "auditor", 3, 9_000)
+    arrive(shown.ledger, "board", 2, 9_000)
+    arrive(shown.ledger, "board", 2, 9_000)
     assert shown.next_departures(now_ms, 2) == [3, 1]
-    assert (shown.departed, shown.status[2]) == ([2], Status.DEPARTED)
+    assert shown.departed() == [2]
 
 
 def test_a_cancelled_flight_leaves_the_board_after_a_while() -> None:
     shown = board()
-    shown.cancel(3)
+    shown.ledger.was_cancelled(3, "cancelled")
     planned_ms = shown.flights[3].scheduled_ms
     assert 3 in shown.next_departures(planned_ms + 60 * MINUTE_MS, 9)
     assert 3 not in shown.next_departures(planned_ms + 91 * MINUTE_MS, 9)
 
 
 def test_rows_say_planned_and_new_time_place_and_remark() -> None:
-    shown = board()
-    assert [str(cell) for cell in flight_cells(shown, 0)] == [
+    [on_time, _, early, _] = parse(ON_TIME, LATE_OVER_MIDNIGHT, EARLY, CANCELLED)
+    shown = board(
+        f0=on_time.scheduled_ms + 32 * MINUTE_MS,
+        f2=early.scheduled_ms - 4 * MINUTE_MS,
+    )
+    assert [str(cell) for cell in shown.cells(0)] == [
         "05:17",
         "",
         "UA 1545",
@@ -232,14 +244,14 @@ def test_rows_say_planned_and_new_time_place_and_remark() -> None:
         "EWR",
         "on time",
     ]
-    shown.reschedule(0, shown.flights[0].scheduled_ms + 32 * MINUTE_MS)
-    shown.reschedule(2, shown.flights[2].scheduled_ms - 4 * MINUTE_MS)
-    shown.cancel(3)
-    assert [str(flight_cells(shown, index)[5]) for index in (0, 2, 3)] == [
+    shown.ledger.was_rescheduled(0, "rescheduled", 9_000)
+    shown.ledger.was_rescheduled(2, "rescheduled", 9_000)
+    shown.ledger.was_cancelled(3, "cancelled")
+    assert [str(shown.cells(index)[5]) for index in (0, 2, 3)] == [
         "32 min late",
         "4 min early",
         "cancelled",
     ]
-    assert flight_cells(shown, 0)[1] == "05:49"
-    assert flight_cells(shown, 1)[3] == "BQN"
-    assert clock(shown.expected_ms[1]) == "23:59"
+    assert shown.cells(0)[1] == "05:49"
+    assert shown.cells(1)[3] == "BQN"
+    assert clock(shown.expected_ms(1)) == "23:59"

@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 from tickwheel_cli.demo import dashboard
 from tickwheel_cli.demo.flights import Flight
 from tickwheel_cli.demo.ledger import Ledger, Summary
-from tickwheel_cli.demo.view import DayBoard, LiveDay, LiveYear, PlainView, summary_view
+from tickwheel_cli.demo.view import LiveView, PlainView, day_part, summary_view, year_part
 
 HOUR_MS = 3_600_000
 MORNING_MS = 1_372_932_000_000  # 4 July 2013, 06:00 in New York
@@ -61,10 +61,10 @@ def terminal(width: int = 100) -> Console:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_live_board_of_a_day(width: int) -> None:
-    view = LiveDay(terminal(width), DayBoard(flights(), {"ORD": "Chicago"}), 4_320)
+    view = LiveView(terminal(width), day_part(flights(), {"ORD": "Chicago"}, 4_320))
     books = ledger()
     before = text_of(view.picture(MORNING_MS, books), width)
-    view.departed(books.arrived("board", np.array([1]), np.array([0]), 2.5))
+    books.arrived("board", np.array([1]), np.array([0]), 2.5)
     after = text_of(view.picture(MORNING_MS, books), width)
     assert "Departures from New York, Thursday 4 July 2013" in after
     assert "06:00 EDT  4,320x" in after
@@ -77,9 +77,9 @@ def test_the_live_board_of_a_day(width: int) -> None:
 
 
 def test_the_live_bars_of_a_year() -> None:
-    view = LiveYear(terminal(), np.array([0, 0, 6, 11]))
-    view.departed(np.array([0, 2]))
-    shown = text_of(view.picture(MORNING_MS, ledger())).splitlines()
+    view, books = LiveView(terminal(), year_part(np.array([0, 0, 6, 11]), 100)), ledger()
+    books.arrived("board", np.array([1, 3]), np.array([0, 2_000]), 2_001.0)
+    shown = text_of(view.picture(MORNING_MS, books)).splitlines()
     rows = {line.split()[0]: line for line in shown if line.strip()}
     assert rows["January"].endswith("1 of 2")
     assert rows["July"].count("█") > rows["January"].count("█") > 0
@@ -88,7 +88,7 @@ def test_the_live_bars_of_a_year() -> None:
 
 def test_a_live_view_takes_and_gives_back_the_terminal() -> None:
     console = terminal()
-    view = LiveDay(console, DayBoard(flights(), {}), 4_320)
+    view = LiveView(console, day_part(flights(), {}, 4_320))
     view.begin()
     view.scheduled(4, 4, 0.5)
     view.refresh(MORNING_MS, ledger())
@@ -107,9 +107,9 @@ def test_plain_lines_come_when_an_hour_is_over_and_at_the_end() -> None:
     view.scheduled(2, 4, 0.5)
     view.scheduled(4, 4, 0.5)
     view.refresh(MORNING_MS + 1, books)
-    view.departed(books.arrived("board", np.array([1, 2]), np.array([0, 1_000]), 1_001.0))
+    books.arrived("board", np.array([1, 2]), np.array([0, 1_000]), 1_001.0)
     view.refresh(MORNING_MS + HOUR_MS, books)
-    view.departed(books.arrived("board", np.array([3]), np.array([2_000]), 2_001.0))
+    books.arrived("board", np.array([3]), np.array([2_000]), 2_001.0)
     view.end()
     lines = out.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == [

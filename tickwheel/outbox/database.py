@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -301,6 +301,17 @@ def in_parts(values: Sequence[T], size: int = 1000) -> Iterator[Sequence[T]]:
     """Values in numbers that one statement takes."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
+
+
+def by_epoch(receipts: Iterable[tuple[T, int]], size: int = 1000) -> Iterator[tuple[int, Sequence[T]]]:
+    """The ids of each epoch, in numbers that one statement takes. Most receipts have the same epoch: it is their
+    first."""
+    ids: dict[int, list[T]] = {}
+    for id_, epoch in receipts:
+        ids.setdefault(epoch, []).append(id_)
+    for epoch, some in ids.items():
+        for part in in_parts(some, size):
+            yield epoch, part
 
 
 def now_ns(kind: Kind) -> ColumnElement[int]:

@@ -7,7 +7,7 @@ counts only while the row has the delivery's epoch. Rows that others have locked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from tickwheel.outbox.database import Database, Kind, in_parts, savepoint
+from tickwheel.outbox.database import Database, Kind, by_epoch, in_parts, savepoint
 from tickwheel.outbox.messages.backoff import NS_A_MS, next_epoch, wait_bounds_ns
 from tickwheel.outbox.messages.candidates import Candidate, choose
 from tickwheel.outbox.messages.columns import range_of
@@ -192,7 +192,7 @@ class Statements:
     def claim(self, connection: Connection, chosen: Sequence[Candidate], now_ns: Time) -> list[Claimed]:
         """Takes those of the candidates that are still there to be taken, in their order."""
         taken: dict[Hashable, sa.Row[Any]] = {}
-        for epoch, ids in _by_epoch((one.id, one.epoch) for one in chosen):
+        for epoch, ids in by_epoch((one.id, one.epoch) for one in chosen):
             rows = self._claim_epoch(connection, ids, epoch, now_ns)
             taken.update((row[0], row) for row in rows)  # the first column is the id
         return [self._claimed(one, taken[one.id]) for one in chosen if one.id in taken]
@@ -296,7 +296,7 @@ class Statements:
         self, connection: Connection, receipts: Iterable[Receipt], values: dict[str, Any]
     ) -> list[Receipt]:
         lost: list[Receipt] = []
-        for epoch, ids in _by_epoch(receipts):
+        for epoch, ids in by_epoch(receipts):
             lost += [(one, epoch) for one in self._change_held(connection, ids, epoch, values)]
         return lost
 
@@ -368,16 +368,6 @@ class Statements:
             ).rowcount
             for part in in_parts(ids)
         )
-
-
-def _by_epoch(receipts: Iterable[Receipt]) -> Iterator[tuple[int, Sequence[Hashable]]]:
-    """The ids of each epoch, in parts that a statement takes."""
-    epochs: dict[int, list[Hashable]] = {}
-    for one, epoch in receipts:
-        epochs.setdefault(epoch, []).append(one)
-    for epoch, group in epochs.items():
-        for ids in in_parts(group):
-            yield epoch, ids
 
 
 def _epoch_is(table: sa.Table, epoch: int) -> ColumnElement[bool]:

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tickwheel.client.checks import encoded, listed
-from tickwheel.outbox.database import Database, error_code, in_parts, now_ns
+from tickwheel.outbox.database import Database, by_epoch, error_code, in_parts, now_ns
 from tickwheel.outbox.queue.table import lease_index, missing, queue_table
 from tickwheel.outbox.transactions import Transaction, require_transaction
 from tickwheel.protocol.errors import BadArgument
@@ -194,7 +194,7 @@ class QueueSql:
         """Deletes what is held by these receipts; the ids that were."""
         gone: set[int] = set()
         with self.naming():
-            for epoch, ids in _by_epoch(receipts):
+            for epoch, ids in by_epoch(sorted(receipts), MAX_ROWS):
                 if self.kind == "mariadb":
                     held = self._lock(connection, epoch, ids, skip_locked=False)
                     self._by_id(connection, held, "delete from {table}", {})
@@ -236,7 +236,7 @@ class QueueSql:
         if give_back:
             values["owner"] = None
         with self.naming():
-            for epoch, ids in _by_epoch(receipts):
+            for epoch, ids in by_epoch(sorted(receipts), MAX_ROWS):
                 if self.kind == "mariadb":
                     held = self._lock(connection, epoch, ids, skip_locked=True)
                     self._update_by_id(connection, held, after_ns, *["owner = null"] * give_back)
@@ -250,7 +250,7 @@ class QueueSql:
     def _still_held(self, connection: Connection, receipts: Sequence[Receipt]) -> set[int]:
         """As the database is now, whatever is locked."""
         held: set[int] = set()
-        for epoch, ids in _by_epoch(receipts):
+        for epoch, ids in by_epoch(sorted(receipts), MAX_ROWS):
             held.update(connection.execute(self._select_by_id(epoch, ids)).scalars())
         return held
 
@@ -337,13 +337,3 @@ def _in_chunks(values: list[bytes]) -> Iterator[list[bytes]]:
         size += len(value)
     if chunk:
         yield chunk
-
-
-def _by_epoch(receipts: Sequence[Receipt]) -> Iterator[tuple[int, Sequence[int]]]:
-    """Most messages have the same epoch: it is their first. In the order of ids, against deadlocks."""
-    ids: dict[int, list[int]] = {}
-    for id_, epoch in sorted(receipts):
-        ids.setdefault(epoch, []).append(id_)
-    for epoch, some in ids.items():
-        for chunk in in_parts(some, MAX_ROWS):
-            yield epoch, chunk

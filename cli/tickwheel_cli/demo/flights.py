@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -75,21 +76,10 @@ def data_directory() -> Path:
     return Path(spec.origin).parent / "data"
 
 
-class _LocalHours:
-    """The UTC instant of each local hour, worked out once: a year has 8,760 hours but 336,776 departures."""
-
-    def __init__(self) -> None:
-        self._hours: dict[tuple[str, str, str, int], int] = {}
-
-    def instant_ms(self, year: str, month: str, day: str, clock: int) -> int:
-        """`clock` is as in the data: 515 is 05:15 in New York on that date."""
-        hour, minute = divmod(clock, 100)
-        key = (year, month, day, hour)
-        start_ms = self._hours.get(key)
-        if start_ms is None:
-            local = datetime(int(year), int(month), int(day), hour, tzinfo=NEW_YORK)
-            start_ms = self._hours[key] = round(local.timestamp() * 1000)
-        return start_ms + minute * MINUTE_MS
+@cache
+def _hour_ms(year: str, month: str, day: str, hour: int) -> int:
+    """The instant of a local hour, worked out once: a year has 8,760 hours but 336,776 departures."""
+    return round(datetime(int(year), int(month), int(day), hour, tzinfo=NEW_YORK).timestamp() * 1000)
 
 
 def parse_rows(lines: Iterator[str], day: date | None = None) -> Iterator[Flight]:
@@ -101,13 +91,13 @@ def parse_rows(lines: Iterator[str], day: date | None = None) -> Iterator[Flight
     scheduled, delay = column["sched_dep_time"], column["dep_delay"]
     carrier, number, tail = column["carrier"], column["flight"], column["tailnum"]
     origin, destination = column["origin"], column["dest"]
-    hours = _LocalHours()
     for row in reader:
         ymd = (row[year], row[month], row[date_day])
         if wanted is not None and ymd != wanted:
             continue
         clock = row[scheduled]
-        scheduled_ms = hours.instant_ms(*ymd, int(clock))
+        hour, minute = divmod(int(clock), 100)  # 515 is 05:15 in New York on that date
+        scheduled_ms = _hour_ms(*ymd, hour) + minute * MINUTE_MS
         late = row[delay]
         yield Flight(
             key=f"{ymd[0]}-{ymd[1]:0>2}-{ymd[2]:0>2}/{row[carrier]}{row[number]}/{row[origin]}/{clock:0>4}",

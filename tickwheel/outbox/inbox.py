@@ -28,7 +28,7 @@ from tickwheel.client.checks import encoded, shown
 from tickwheel.client.columns import check_name
 from tickwheel.client.consumer.message import Message
 from tickwheel.client.times import duration_ms
-from tickwheel.outbox.creation import one_at_a_time
+from tickwheel.outbox.creation import make_table
 from tickwheel.outbox.database import (
     KINDS,
     Database,
@@ -102,9 +102,7 @@ class Inbox:
 
     def create(self) -> Inbox:
         """Creates the table, unless it is there."""
-        database = self._database()
-        with database.begin() as connection, one_at_a_time(connection, database.kind, self.table.name):
-            self.table.create(connection, checkfirst=True)
+        make_table(self._database(), self.table)
         return self
 
     def purge(self, older_than: timedelta) -> int:

@@ -127,10 +127,28 @@ def notify_statements(table: sa.Table, due_column: str | None = None, *, updates
     return statements
 
 
+_TRIGGERS: Final = (
+    "select count(*) from pg_trigger where tgrelid = to_regclass(:table)"
+    " and tgname in ('tickwheel_insert', 'tickwheel_update') and tgenabled <> 'D'"
+    # Else they were made under another name of the table, or by an earlier version.
+    " and tgargs = convert_to(:channel, getdatabaseencoding()) || decode(:rest, 'hex')"
+)
+
+
 def add_triggers(
     connection: Connection, table: sa.Table, due_column: str | None = None, *, updates: bool = True
 ) -> None:
-    """Executes ``notify_statements``."""
+    """Executes ``notify_statements`` on PostgreSQL, unless the triggers are there: making them again would wait for all
+    transactions that use the table."""
+    if connection.dialect.name != "postgresql":
+        return
+    wanted = {
+        "table": connection.dialect.identifier_preparer.format_table(table),
+        "channel": channel_of(table.name),
+        "rest": "00" if due_column is None else f"00{due_column.encode().hex()}00",
+    }
+    if connection.scalar(sa.text(_TRIGGERS), wanted) == 1 + updates:
+        return
     for statement in notify_statements(table, due_column, updates=updates):
         connection.exec_driver_sql(statement.replace("%", "%%"))  # it is no format of the driver's
 

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from tickwheel.client.checks import shown
-from tickwheel.outbox.creation import family, one_at_a_time
+from tickwheel.outbox.creation import COUNTING, INNODB, LONG_BYTES, TableCheck, one_at_a_time
 from tickwheel.outbox.database import Database, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.keys.encoding import MAX_KEY_BYTES
@@ -33,6 +33,12 @@ SERVICES: Final[tuple[Service, ...]] = ("dispatcher", "executor")
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _ADVICE: Final = "Let KeySpace.create() make the tables, under a name that no other table has."
+_CHECK: Final = TableCheck(
+    missing="{table} has no column {column}.",
+    unfit="{table}.{column} is {found}, which does not hold {needed}.",
+    required="{table} has a column {column} that must be given.",
+    primary_key="{table} has the primary key ({found}).",
+)
 
 # Bytewise order everywhere: VARBINARY compares no characters, and pads nothing.
 _KEY: Final = (
@@ -40,13 +46,8 @@ _KEY: Final = (
     .with_variant(sa.BLOB(), "sqlite")
     .with_variant(postgresql.BYTEA(), "postgresql")
 )
-_VALUE: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-# A number is given once only: SQLite would otherwise give that of the last row again once the row is deleted, and
-# a new message could get the place of one that lies in an inbox.
-_SEQUENCE: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _NS: Final = sa.BigInteger()
 _WORKER: Final = sa.String(100)
-_INNODB: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
 
 
 def check_name(name: object) -> None:
@@ -68,16 +69,18 @@ class Tables:
         self.now: Callable[[], ColumnElement[int]] = lambda: now_ns(database.kind)
         """SQL: ns since 1970. All times here are the database's, so that processes agree on them."""
         self.metadata = sa.MetaData()
-        self.data = self._table("", sa.Column("key", _KEY, primary_key=True), _column("value", _VALUE))
+        self.data = self._table("", sa.Column("key", _KEY, primary_key=True), _column("value", LONG_BYTES))
         self.inbox = self._table(
             "_inbox",
             sa.Column("key", _KEY, primary_key=True),
             sa.Column("timestamp_ns", _NS, primary_key=True, autoincrement=False),
             sa.Column("sequence", _NS, primary_key=True, autoincrement=False),
             sa.Column("sender", _KEY, primary_key=True),
-            _column("value", _VALUE),
+            _column("value", LONG_BYTES),
         )
-        self.deliverable = self._outbox("_deliverable", _column("recipient", _KEY), _column("value", _VALUE))
+        self.deliverable = self._outbox(
+            "_deliverable", _column("recipient", _KEY), _column("value", LONG_BYTES)
+        )
         self.executable = self._outbox("_executable", *_operation_columns())
         self.failed = self._table(
             "_failed",
@@ -117,18 +120,20 @@ class Tables:
         return self.deliverable if service == "dispatcher" else self.executable
 
     def _table(self, suffix: str, *parts: sa.schema.SchemaItem, **options: Any) -> sa.Table:
-        return sa.Table(self.name + suffix, self.metadata, *parts, **(_INNODB | options))
+        return sa.Table(self.name + suffix, self.metadata, *parts, **(INNODB | options))
 
     def _outbox(self, suffix: str, *columns: sa.Column[Any]) -> sa.Table:
         return self._table(
             suffix,
-            sa.Column("sequence", _SEQUENCE, primary_key=True, autoincrement=True),
+            sa.Column("sequence", COUNTING, primary_key=True, autoincrement=True),
             _column("timestamp_ns", _NS),
             _column("sender", _KEY),
             *columns,
             # Constraints and no indexes: they come with the table, in one statement that may run twice.
             sa.UniqueConstraint("timestamp_ns", "sequence"),
             sa.UniqueConstraint("sender", "sequence"),
+            # A number is given once only: SQLite would otherwise give that of the last row again once the row is
+            # deleted, and a new message could get the place of one that lies in an inbox.
             sqlite_autoincrement=True,
         )
 
@@ -165,7 +170,7 @@ def _operation_columns() -> Sequence[sa.Column[Any]]:
         _column("operation", sa.String(20)),
         _column("key", _KEY),
         sa.Column("end_key", _KEY),
-        sa.Column("value", _VALUE),
+        sa.Column("value", LONG_BYTES),
         sa.Column("amount", sa.BigInteger()),
         sa.Column("amount_bytes", sa.BigInteger()),
     )
@@ -184,24 +189,15 @@ def within(column: ColumnElement[bytes], start: bytes, end: bytes | None) -> Col
 
 def create_tables(connection: Connection, tables: Tables) -> None:
     """Makes what is missing."""
-    with one_at_a_time(connection, tables.kind, tables.name):
+    with one_at_a_time(connection, tables.name):
         for table in tables.metadata.sorted_tables:
             connection.execute(CreateTable(table, if_not_exists=True))
-    if tables.kind == "postgresql":
-        for outbox in (tables.deliverable, tables.executable):
-            _notify(connection, outbox)
+    for outbox in (tables.deliverable, tables.executable):
+        add_triggers(connection, outbox, updates=False)
     everything = {"range_start": b"", "range_end": None, "owner": None, "epoch": 0, "lease_until_ns": 0}
     connection.execute(
         tables.insert_or_lock(tables.ranges), [{"service": service, **everything} for service in SERVICES]
     )
-
-
-def _notify(connection: Connection, outbox: sa.Table) -> None:
-    """Triggers that are there stay: making them again would wait for all transactions that have sent something."""
-    quoted = connection.dialect.identifier_preparer.format_table(outbox)
-    there = "select 1 from pg_trigger where tgname = 'tickwheel_insert' and tgrelid = to_regclass(:name)"
-    if connection.scalar(sa.text(there), {"name": quoted}) is None:
-        add_triggers(connection, outbox, updates=False)
 
 
 def check_tables(connection: Connection, tables: Tables) -> None:
@@ -215,7 +211,8 @@ def check_tables(connection: Connection, tables: Tables) -> None:
             advice="Make it with KeySpace.create() or `tickwheel outbox keys init`, or check name and database.",
         )
     for table in tables.metadata.tables.values():
-        _check_columns(inspector, table)
+        for fault in _CHECK.faults(inspector, table):
+            raise BadTable(fault, advice=_ADVICE)
         if tables.kind == "mariadb":
             engine = inspector.get_table_options(table.name).get(f"{connection.dialect.name}_engine")
             if engine != "InnoDB":
@@ -225,22 +222,3 @@ def check_tables(connection: Connection, tables: Tables) -> None:
     )
     if not found >= set(SERVICES):
         raise BadTable(f"{tables.ranges.name} has no first range.", advice=_ADVICE)
-
-
-def _check_columns(inspector: Any, table: sa.Table) -> None:
-    there = {column["name"]: column for column in inspector.get_columns(table.name)}
-    for column in table.columns:
-        found = there.pop(column.name, None)
-        if found is None:
-            raise BadTable(f"{table.name} has no column {column.name}.", advice=_ADVICE)
-        if family(found["type"]) != family(column.type):
-            raise BadTable(
-                f"{table.name}.{column.name} is {found['type']}, which does not hold {family(column.type)}.",
-                advice=_ADVICE,
-            )
-    for name, column in there.items():
-        if not column["nullable"] and column.get("default") is None and not column.get("computed"):
-            raise BadTable(f"{table.name} has a column {name} that must be given.", advice=_ADVICE)
-    keys = list(inspector.get_pk_constraint(table.name)["constrained_columns"])
-    if keys != [column.name for column in table.primary_key.columns]:
-        raise BadTable(f"{table.name} has the primary key ({', '.join(keys)}).", advice=_ADVICE)

@@ -149,7 +149,7 @@ class Hub:
         if self._database.kind != "postgresql":
             return schema
         try:
-            self._database.run(lambda one: schemas.make_notify(self._database, one, schema))
+            self._database.run(lambda one: schemas.make_notify(one, schema))
         except BadTable as error:
             logger.warning("%s Until then it is only looked at every vt_poller_interval.", error)
         return schema

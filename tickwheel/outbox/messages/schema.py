@@ -19,13 +19,13 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import NoSuchTableError, ProgrammingError
 from sqlalchemy.sql.elements import ColumnElement
 
-from tickwheel.outbox.creation import one_at_a_time
+from tickwheel.outbox.creation import COUNTING, INNODB, one_at_a_time
 from tickwheel.outbox.database import Database, Kind, now_ns
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.messages.columns import REQUIRED, check_types, check_widths, narrow_columns
 from tickwheel.outbox.messages.settings import MessageSettings, parse_comment
 from tickwheel.outbox.sequence import SEQUENCE, sequence_columns, sequence_of
-from tickwheel.outbox.watch import add_triggers, channel_of
+from tickwheel.outbox.watch import add_triggers
 
 logger = logging.getLogger("tickwheel.outbox")
 _OWN: Final = frozenset((*REQUIRED[1:], SEQUENCE))
@@ -58,7 +58,7 @@ class Schema:
 
 def create(database: Database, connection: Connection, table: sa.Table) -> None:
     """Makes a ``definition``, its indexes and what notifies of its changes; what is there already stays as it is."""
-    with one_at_a_time(connection, database.kind, table.name):
+    with one_at_a_time(connection, table.name):
         _create(database, connection, table)
 
 
@@ -72,49 +72,28 @@ def _create(database: Database, connection: Connection, table: sa.Table) -> None
             set_comment(database, connection, name, parse_comment(table.comment, name))
     elif database.kind == "sqlite" and _comment(database, connection, name) is None:
         raise BadTable(f"There is a table {name} already, which is no message table.")
-    make_notify(database, connection, load(database, connection, name))
+    make_notify(connection, load(database, connection, name))
 
 
 def adopt(database: Database, connection: Connection, name: str, settings: MessageSettings | None) -> None:
     """Makes a table of the user's own a message table: checks it, and writes settings where they are given."""
-    if not sa.inspect(connection).has_table(name):
-        raise TableMissing(f"There is no table {name}.")
     table = reflected(connection, name)
     _check_columns(database.kind, table)
     check_widths(database.kind, table)
     if settings is not None:
         set_comment(database, connection, name, settings)
-    _notify(database, connection, load(database, connection, name))
+    add_triggers(connection, load(database, connection, name).table, "time_next")
 
 
-def make_notify(database: Database, connection: Connection, schema: Schema) -> None:
+def make_notify(connection: Connection, schema: Schema) -> None:
     """Makes sure that changes of the table wake its hubs, also when it was made by plain SQL. Raises BadTable."""
-    if (
-        database.kind != "postgresql"
-        or connection.execute(
-            sa.text(_NOTIFIES), {"name": schema.table.name, "channel": channel_of(schema.table.name)}
-        ).scalar()
-    ):
-        return
     try:
-        _notify(database, connection, schema)
+        add_triggers(connection, schema.table, "time_next")
     except ProgrammingError as error:
         raise BadTable(
             f"{schema.table.name} has no triggers that notify of its changes, and they cannot be made: {error.orig}",
             advice="Let the owner of the table run `tickwheel outbox init` once.",
         ) from error
-
-
-_NOTIFIES: Final = (
-    "select count(*) = 2 from pg_trigger where tgrelid = to_regclass(quote_ident(:name))"
-    " and tgname in ('tickwheel_insert', 'tickwheel_update') and tgenabled <> 'D'"
-    " and position(convert_to(:channel, 'UTF8') in tgargs) = 1"  # else it was made under another name
-)
-
-
-def _notify(database: Database, connection: Connection, schema: Schema) -> None:
-    if database.kind == "postgresql":
-        add_triggers(connection, schema.table, "time_next")
 
 
 def set_comment(database: Database, connection: Connection, name: str, settings: MessageSettings) -> None:
@@ -247,13 +226,12 @@ def definition(
     kind: Kind, name: str, settings: MessageSettings, columns: Sequence[sa.Column[Any]] | None
 ) -> sa.Table:
     """The table that ``create`` makes. Raises BadTable."""
-    number = sa.Integer if kind == "sqlite" else sa.BigInteger  # only INTEGER counts up by itself in SQLite
     user_columns = [sa.Column("message", _LONG_TEXT)] if columns is None else [one._copy() for one in columns]
     taken = {one.name for one in user_columns} & _OWN
     if taken:
         raise BadTable(f"The columns {', '.join(sorted(taken))} are the message table's own.")
     own_id = (
-        [] if any(one.name == "id" for one in user_columns) else [sa.Column("id", number, primary_key=True)]
+        [] if any(one.name == "id" for one in user_columns) else [sa.Column("id", COUNTING, primary_key=True)]
     )
     counting = sequence_columns(kind, user_columns)
     due_now = sa.text(f"({now_ns(kind)})")
@@ -271,9 +249,8 @@ def definition(
         sa.CheckConstraint("(time_acked is null) <> (time_next is null)", name=_named(name, _CHECK)),
         comment=settings.comment(),
         postgresql_with=_VACUUM_EARLY,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
         sqlite_autoincrement=bool(own_id),  # an id is never given twice
+        **INNODB,
     )
     open_only = sa.text("time_acked is null")
     pending = (table.c.priority, table.c.time_next, *(counting or [table.c.id]))

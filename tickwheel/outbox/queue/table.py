@@ -19,11 +19,10 @@ import re
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
 from tickwheel.client.checks import shown
-from tickwheel.outbox.creation import family, one_at_a_time
+from tickwheel.outbox.creation import COUNTING, INNODB, LONG_BYTES, TableCheck, one_at_a_time
 from tickwheel.outbox.database import Database
 from tickwheel.outbox.errors import BadTable, TableMissing
 from tickwheel.outbox.watch import add_triggers
@@ -34,14 +33,13 @@ MAX_NAME_BYTES: Final = 48
 MAX_OWNER_CHARACTERS: Final = 255
 
 _PAGE: Final = "docs/how-to/outbox-queue.md lists the columns; queue.create() makes a table of another name."
-_KINDS: Final[dict[str, tuple[str, str]]] = {
-    "id": ("integers", "a 64-bit integer"),
-    "body": ("bytes", "binary"),
-    "enqueued_ns": ("integers", "a 64-bit integer"),
-    "epoch": ("integers", "a 64-bit integer"),
-    "lease_until_ns": ("integers", "a 64-bit integer"),
-    "owner": ("text", "text"),
-}
+_CHECK: Final = TableCheck(
+    missing="{column} is missing",
+    unfit="{column} is not {needed}",
+    required="{column} must have a default, because the queue does not know it",
+    primary_key="the primary key is not id",
+    names={"integers": "a 64-bit integer", "bytes": "binary"},
+)
 
 
 def check_name(name: object) -> None:
@@ -59,19 +57,16 @@ def queue_table(name: str, kind: str) -> sa.Table:
     table = sa.Table(
         name,
         sa.MetaData(),
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
-        sa.Column(
-            "body", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=False
-        ),
+        sa.Column("id", COUNTING, primary_key=True),
+        sa.Column("body", LONG_BYTES, nullable=False),
         sa.Column("enqueued_ns", sa.BigInteger, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("lease_until_ns", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("owner", sa.String(MAX_OWNER_CHARACTERS)),
         sqlite_autoincrement=True,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
         mysql_charset="utf8mb4",
         mariadb_charset="utf8mb4",
+        **INNODB,
     )
     lease = table.c.lease_until_ns
     if kind == "mariadb":
@@ -92,16 +87,15 @@ def create(database: Database, table: sa.Table) -> None:
     """Makes what is missing of the table, its indexes and, on PostgreSQL, its triggers. Raises BadTable."""
 
     def work(connection: Connection) -> None:
-        with one_at_a_time(connection, database.kind, table.name):
+        with one_at_a_time(connection, table.name):
             table.create(connection, checkfirst=True)
             check(connection, table)
             present = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
             for index in table.indexes:
                 if index.name not in present:
                     index.create(connection)
-        if database.kind == "postgresql" and not _notifies(connection, table):
-            # Also of updates: others learn of the leases that are given, and of messages that are given back.
-            add_triggers(connection, table, "lease_until_ns")
+        # Also of updates: others learn of the leases that are given, and of messages that are given back.
+        add_triggers(connection, table, "lease_until_ns")
 
     database.run(work)
 
@@ -111,20 +105,8 @@ def check(connection: Connection, table: sa.Table) -> None:
     inspector = sa.inspect(connection)
     if not inspector.has_table(table.name):
         raise missing(table.name)
-    columns = {column["name"]: column for column in inspector.get_columns(table.name)}
-    wrong = [f"{name} is missing" for name in _KINDS if name not in columns]
-    wrong += [
-        f"{name} is not {text}"
-        for name, (kind, text) in _KINDS.items()
-        if name in columns and family(columns[name]["type"]) != kind
-    ]
-    wrong += [
-        f"{name} must have a default, because the queue does not know it"
-        for name, column in columns.items()
-        if name not in _KINDS and not column["nullable"] and column.get("default") is None
-    ]
-    if inspector.get_pk_constraint(table.name)["constrained_columns"] != ["id"]:
-        wrong.append("the primary key is not id")
+    # What is missing is said first.
+    wrong = sorted(_CHECK.faults(inspector, table), key=lambda fault: not fault.endswith("missing"))
     if wrong:
         raise BadTable(f"The table {table.name} is no queue: {', '.join(wrong)}.", advice=_PAGE)
 
@@ -135,13 +117,3 @@ def missing(name: str) -> TableMissing:
         f"There is no table {name}.",
         advice="Make it with queue.create() or `tickwheel outbox queue init`, or check name and database.",
     )
-
-
-def _notifies(connection: Connection, table: sa.Table) -> bool:
-    """Whether the triggers are there: making them again would wait for all transactions that use the table."""
-    found = sa.text(
-        "select count(*) from pg_trigger t join pg_class c on c.oid = t.tgrelid"
-        " where c.relname = :name and pg_table_is_visible(c.oid)"
-        " and t.tgname in ('tickwheel_insert', 'tickwheel_update') and t.tgnargs = 2"
-    )
-    return bool(connection.execute(found, {"name": table.name}).scalar_one() == 2)

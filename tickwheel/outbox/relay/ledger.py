@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from tickwheel.outbox.creation import one_at_a_time
+from tickwheel.outbox.creation import make_table
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -51,17 +51,13 @@ class Ledger:
     def create(self) -> None:
         """Creates the table, and the row with an id that no other relay has; keeps what is there."""
         if not self._exists():
-            self._database.run(self._create_table)
+            make_table(self._database, self._table)
         with suppress(IntegrityError):  # another relay was faster
             self._database.run(self._add_row)
 
     def _exists(self) -> bool:
         with self._database.reading() as connection:
             return sa.inspect(connection).has_table(TABLE_NAME, schema=self._table.schema)
-
-    def _create_table(self, connection: Connection) -> None:
-        with one_at_a_time(connection, self._database.kind, TABLE_NAME):
-            self._table.create(connection, checkfirst=True)
 
     def _add_row(self, connection: Connection) -> None:
         mine = self._table.c.source_hash == self._key

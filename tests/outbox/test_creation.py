@@ -74,3 +74,32 @@ def _form(database: outbox.Database, name: str) -> list[tuple[str, list[str]]]:
             for table in inspector.get_table_names()
             if table == name or table.startswith(f"{name}_")
         )
+
+
+@pytest.mark.only_on("postgresql")  # The others have no triggers.
+@pytest.mark.parametrize("kind", ["queue", "messages", "keys"])
+def test_triggers_are_made_where_they_are_missing_only(database: outbox.Database, kind: str) -> None:
+    """Making triggers again would wait for all transactions that use the table."""
+    name = f"{kind}_{next(_numbers)}"
+    MAKES[kind](database, name)
+    made = _triggers(database, name)
+    MAKES[kind](database, name)
+    assert _triggers(database, name) == made
+    with database.begin() as connection:
+        table = made[0][0]
+        connection.exec_driver_sql(f"alter table {table} disable trigger tickwheel_insert")
+    MAKES[kind](database, name)
+    again = _triggers(database, name)
+    assert [one[:2] for one in again] == [one[:2] for one in made]
+    assert [one for one in again if one[0] != table] == [one for one in made if one[0] != table]
+    assert {one[2] for one in again if one[0] == table}.isdisjoint(one[2] for one in made)
+
+
+def _triggers(database: outbox.Database, name: str) -> list[tuple[str, str, int]]:
+    """Table, name and number of each trigger of tables whose names begin so."""
+    asked = sa.text(
+        "select tgrelid::regclass::text, tgname, oid from pg_trigger"
+        " where starts_with(tgrelid::regclass::text, :name) and tgname like 'tickwheel%' order by 1, 2"
+    )
+    with database.reading() as connection:
+        return [(row[0], row[1], row[2]) for row in connection.execute(asked, {"name": name})]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any, Final
 
@@ -162,8 +162,21 @@ class OwnerColumn(Contender):
                 cursor.execute(delete)
 
 
+async def _work_off(
+    receive: Callable[[float], Awaitable[Any]], work: Work, body_of: Callable[[Any], str]
+) -> None:
+    """By batches: each is acked, which means committed, before the next is taken."""
+    while work.goes_on():
+        batch = await receive(POLL_S)
+        if batch is None:
+            continue
+        for message in batch:
+            work.handle(body_of(message))
+        await batch.ack()
+
+
 class MessageTableStream(Contender):
-    """A stream of ``MessageTable``, by batches: each is acked, which means committed, before the next is taken."""
+    """A stream of ``MessageTable``."""
 
     name = "MessageTable"
     table = "reminders"
@@ -203,19 +216,13 @@ class MessageTableStream(Contender):
             with outbox.open_database(place.url) as database:
                 opened(database)
                 async with outbox.MessageTable(database, self.table).stream() as stream:
-                    while work.goes_on():
-                        batch = await stream.receive_batch(POLL_S)
-                        if batch is None:
-                            continue
-                        for message in batch:
-                            work.handle(message["message"])
-                        await batch.ack()
+                    await _work_off(stream.receive_batch, work, lambda message: message["message"])
 
         anyio.run(run, backend="asyncio")
 
 
 class QueueConsumer(Contender):
-    """A consumer of ``Queue``, by batches, each done before the next is taken. Its messages are never for later."""
+    """A consumer of ``Queue``. Its messages are never for later."""
 
     name = "Queue"
     table = "mails"
@@ -244,12 +251,6 @@ class QueueConsumer(Contender):
         async def run() -> None:
             with outbox.Queue(place.url, self.table) as queue:
                 async with queue.consume(batch=500) as consumer:
-                    while work.goes_on():
-                        batch = await consumer.receive(POLL_S)
-                        if batch is None:
-                            continue
-                        for message in batch:
-                            work.handle(message.body.decode())
-                        await batch.ack()
+                    await _work_off(consumer.receive, work, lambda message: message.body.decode())
 
         anyio.run(run, backend="asyncio")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tickwheel_bench.rocketmq import go_loads, java_loads, punctuality, python_loads, raw_loads, their_server
+from tickwheel_bench.rocketmq import java_loads, punctuality, raw_loads, their_server, timed_loads
 from tickwheel_bench.rocketmq.clients import Missing, Programs
 from tickwheel_bench.rocketmq.servers import OURS, THEIRS, running
 from tickwheel_bench.rocketmq.stage import Stage
@@ -34,14 +34,16 @@ FIGURES: Final[dict[str, Figure]] = {
     "consume": Figure("Java push consumer, each message acked", "≤ 60 µs, ≥ 15,000/s", java_loads.consume),
     "both": Figure("Java, both at once, 1,000/s", "–", java_loads.both),
     "single": Figure("Java, one send at a time", "p50 ≤ fdatasync + 1 ms", java_loads.single),
-    "python-send": Figure("Python, 1 thread", "≥ 500/s", python_loads.send, _FLUSH_DOES_NOT_MATTER),
-    "python-threads": Figure("Python, 16 threads", "≥ 1,400/s", python_loads.threads, _FLUSH_DOES_NOT_MATTER),
-    "python-async": Figure(
-        "Python, send_async", "≥ 1,700/s", python_loads.send_async, _FLUSH_DOES_NOT_MATTER
+    "python-send": Figure("Python, 1 thread", "≥ 500/s", timed_loads.python_send, _FLUSH_DOES_NOT_MATTER),
+    "python-threads": Figure(
+        "Python, 16 threads", "≥ 1,400/s", timed_loads.python_threads, _FLUSH_DOES_NOT_MATTER
     ),
-    "python-consume": Figure("Python push consumer", "–", python_loads.consume, _FLUSH_DOES_NOT_MATTER),
-    "go-send": Figure("Go, 1 goroutine", "–", go_loads.send, _FLUSH_DOES_NOT_MATTER),
-    "go-goroutines": Figure("Go, 64 goroutines", "–", go_loads.goroutines, _FLUSH_DOES_NOT_MATTER),
+    "python-async": Figure(
+        "Python, send_async", "≥ 1,700/s", timed_loads.python_async, _FLUSH_DOES_NOT_MATTER
+    ),
+    "python-consume": Figure("Python push consumer", "–", timed_loads.python_consume, _FLUSH_DOES_NOT_MATTER),
+    "go-send": Figure("Go, 1 goroutine", "–", timed_loads.go_send, _FLUSH_DOES_NOT_MATTER),
+    "go-goroutines": Figure("Go, 64 goroutines", "–", timed_loads.go_goroutines, _FLUSH_DOES_NOT_MATTER),
     "h2load-heartbeat": Figure("h2load, Heartbeat", "–", raw_loads.heartbeat, _FLUSH_DOES_NOT_MATTER),
     "h2load-send": Figure("h2load, SendMessage, one id", "–", raw_loads.send_again, _FLUSH_DOES_NOT_MATTER),
     "retry": Figure(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,6 +20,8 @@ from tickwheel_bench.cluster import appends, lost_broker
 from tickwheel_bench.databases import outbox
 from tickwheel_bench.dramatiq import comparison as dramatiq_comparison
 from tickwheel_bench.load import blocking, lateness, overload, push, shaping, throughput
+from tickwheel_bench.program import module_command
+from tickwheel_bench.report import scratch, write
 from tickwheel_bench.rocketmq import comparison
 from tickwheel_bench.rocketmq import idle as rocketmq_idle
 from tickwheel_bench.spark import archive, bulk, flight, reading
@@ -34,13 +34,7 @@ SMOKE_SCALE = 0.02
 
 def _wheel(directory: Path, scale: float) -> dict[str, Any]:
     """The wheel alone, in a process of its own, so that it starts with fresh memory."""
-    command = [
-        sys.executable,
-        "-m",
-        "tickwheel_bench.storage.wheel",
-        "--json",
-        *(["--smoke"] if scale < 1 else []),
-    ]
+    command = module_command("tickwheel_bench.storage.wheel", "--json", *(["--smoke"] if scale < 1 else []))
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
@@ -178,15 +172,9 @@ def bench(
         chosen = {
             "rocketmq": (BENCHMARKS["rocketmq"][0], partial(comparison.rocketmq, only=only, servers=servers))
         }
-    place = Path(tempfile.mkdtemp(prefix="tickwheel-bench-", dir=directory))
-    try:
+    with scratch("tickwheel-bench-", directory) as place:
         report = _run(chosen, size, place)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{_mark(smoke, size)}.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
-    click.echo(f"written to {path}")
+    write(report, out, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{_mark(smoke, size)}")
     failed = [each for figures in report["results"].values() for each in figures.get("failed", ())]
     for line in failed:
         click.echo(f"failed: {line}", err=True)

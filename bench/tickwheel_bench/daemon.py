@@ -2,93 +2,70 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
-from tickwheel_bench.processes import children_of
+import anyio
 
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+from tickwheel import Client
+from tickwheel_bench.processes import family_of
+from tickwheel_bench.program import Program, installed
+from tickwheel_bench.usage import Processes
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
-class Daemon:
+class Daemon(Program):
     """``tickwheel serve`` on a directory. Use as a context manager; ``kill`` ends it as a crash would."""
 
     def __init__(self, directory: Path, *flags: str, program: Sequence[str] = ()) -> None:
         """`program` instead of ``tickwheel``: one that does the same under other circumstances."""
         self.directory = directory
-        self.started = time.perf_counter()
-        own = program or [str(Path(sys.executable).with_name("tickwheel"))]
-        command = [*own, "serve", "--json", "--data", str(directory), "--listen-port", "0"]
+        command = [
+            *(program or [installed("tickwheel")]),
+            "serve",
+            "--json",
+            "--data",
+            str(directory),
+            "--listen-port",
+            "0",
+        ]
         self._log = open(directory.parent / "broker.log", "ab")  # noqa: SIM115 - closed with the process
-        self._process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=self._log)
-        self.announced = self._read_announced()
+        super().__init__([*command, "--listen-port", "0", *flags], limit_s=None, errors=self._log)
+        try:
+            self.announced: dict[str, Any] = self.line()
+        except RuntimeError:
+            said = Path(self._log.name).read_text()[-2000:]
+            raise RuntimeError(f"the broker did not start: {said}") from None
         self.url = str(self.announced["urls"][0])
 
-    def _read_announced(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            said = Path(self._log.name).read_text()[-2000:]
-            raise RuntimeError(f"the broker did not start: {said}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+    def processes(self, children: str) -> Processes:
+        """The broker's process, and by the name `children` those that it has started, such as one that serves HTTP."""
+        pid, *started = family_of(self.pid)
+        return {children: started, "broker": [pid]}
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def run(self, work: Callable[[Client, *Ts], Awaitable[T]], *arguments: *Ts, timeout_s: float = 30.0) -> T:
+        """Runs `work` to its end, in asyncio and with a new client. `timeout_s`: what a request may take."""
 
-    def cpu_s(self) -> float:
-        """Processor seconds used so far."""
-        return cpu_s_of(self.pid)
+        async def connected() -> T:
+            async with Client(self.url, timeout=timeout_s) as client:
+                return await work(client, *arguments)
 
-    def children_cpu_s(self) -> float:
-        """The same of the processes that it has started, such as the one that serves HTTP."""
-        return sum(cpu_s_of(child) for child in children_of(self.pid))
-
-    def memory_bytes(self, field: str) -> int:
-        """A field of /proc/PID/status: ``RssAnon``, ``RssFile``, ``VmHWM``."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) * 1024
-        raise KeyError(field)
-
-    def kill(self) -> None:
-        """As a crash: no chance to write anything."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        return anyio.run(connected, backend="asyncio")
 
     def stop(self) -> None:
+        """Ends it in good order."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        super().stop()
         self._log.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-    def __enter__(self) -> Daemon:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def cpu_s_of(pid: int) -> float:
-    """Processor seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
 
 
 def disk_bytes(directory: Path) -> int:

@@ -1,12 +1,13 @@
-"""What is needed of processes to start servers: their children and their end, a port, and how to wait."""
+"""What is needed of processes to start servers: their children, costs and end, a port, and how to wait."""
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,6 +20,8 @@ PATIENCE_S: Final = 60.0
 _PORTS: Final = range(10_000, 32_000)
 """Below those that the kernel gives to clients: a server that was killed must find its own port free when it comes
 back."""
+
+_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 _given: set[int] = set()
 
@@ -51,6 +54,13 @@ def free_port() -> int:
     raise AssertionError("there is no free port")
 
 
+def listens(port: int) -> bool:
+    """Whether somebody takes connections on a port of this machine."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
 def guard(pid: int) -> subprocess.Popen[bytes]:
     """Ends a process that we have started when ours ends, however that comes; of a group its number, negative. To be
     killed before the process is gone and its number is another's."""
@@ -69,6 +79,27 @@ def children_of(parent: int) -> list[int]:
         if folder.name.isdecimal() and (status := _status(int(folder.name))) and status[1] == parent:
             found.append(int(folder.name))
     return found
+
+
+def family_of(pid: int) -> Iterator[int]:
+    """The process, and all that it and its children have started."""
+    yield pid
+    for child in children_of(pid):
+        yield from family_of(child)
+
+
+def cpu_s_of(pid: int) -> float:
+    """Processor seconds that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+
+
+def memory_bytes_of(pid: int, field: str = "RssAnon") -> int:
+    """A field of /proc/PID/status: ``RssAnon``, ``RssFile``, ``VmRSS``, ``VmHWM``."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
 
 
 def is_gone(pid: int) -> bool:

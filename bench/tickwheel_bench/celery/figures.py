@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from celery import Celery
 
 from tickwheel_bench.celery.app import make, runs, settings
-from tickwheel_bench.celery.brokers import Broker, installed
+from tickwheel_bench.celery.brokers import Kind, installed
 from tickwheel_bench.celery.workers import Worker
+from tickwheel_bench.contenders import Contender
+from tickwheel_bench.figures import percentiles
 from tickwheel_bench.processes import wait_until
 
 PREFORK: Final = ("--pool", "prefork", "--concurrency", "2")
@@ -28,7 +29,7 @@ _A_MIB: Final = 1 << 20
 class Place:
     """A broker, an application that publishes, and what tasks write."""
 
-    def __init__(self, broker: Broker, directory: Path, options: dict[str, Any]) -> None:
+    def __init__(self, broker: Contender, directory: Path, options: dict[str, Any]) -> None:
         self.broker = broker
         self.ran = directory / "ran"
         self.app: Celery = make(broker.url, options)
@@ -37,7 +38,7 @@ class Place:
         self._workers = 0
 
     def worker(self, *flags: str) -> Worker:
-        """A new one."""
+        """A new one, to be started."""
         self._workers += 1
         return Worker(self._told, self._directory / f"worker{self._workers}.log", *flags)
 
@@ -60,10 +61,10 @@ class Place:
 
 
 @contextmanager
-def place(kind: type[Broker], directory: Path, *, is_killed: bool = False) -> Iterator[Place]:
+def place(kind: Kind, directory: Path, *, is_killed: bool = False) -> Iterator[Place]:
     """A new broker, and what belongs to it."""
     directory.mkdir(parents=True)
-    with kind(directory / "broker") as broker:
+    with kind.open(directory / "broker") as broker:
         options = {**kind.options, **(kind.killed_options if is_killed else {})}
         made = Place(broker, directory, options)
         try:
@@ -72,7 +73,7 @@ def place(kind: type[Broker], directory: Path, *, is_killed: bool = False) -> It
             made.app.close()
 
 
-def throughput(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
+def throughput(kind: Kind, directory: Path, scale: float) -> dict[str, Any]:
     """Tasks that do nothing: published by one thread, then worked off by two processes."""
     count = max(200, int(20_000 * scale))
     with place(kind, directory) as here:
@@ -89,7 +90,7 @@ def throughput(kind: type[Broker], directory: Path, scale: float) -> dict[str, A
     }
 
 
-def punctuality(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
+def punctuality(kind: Kind, directory: Path, scale: float) -> dict[str, Any]:
     """Tasks with an ETA, due evenly over a while, that a worker has been told of before."""
     count = max(200, int(10_000 * scale))
     spread_ns = int(count / 500 * 1e9)
@@ -108,29 +109,26 @@ def punctuality(kind: type[Broker], directory: Path, scale: float) -> dict[str, 
         numbers, ran_ns = runs(here.ran)
     numbers, ran_ns = numbers[1:], ran_ns[1:]
     late_ms = (ran_ns - np.array([eta_ns(int(number)) for number in numbers])) / 1e6
+    late = percentiles(late_ms, "p50", "p99", "max", digits=1)
     return {
         "eta_published_per_s": round(count / published_s),
         "eta_published_too_late": late_start,
-        "late_p50_ms": _percentile(late_ms, 50),
-        "late_p99_ms": _percentile(late_ms, 99),
-        "late_most_ms": _percentile(late_ms, 100),
+        "late_p50_ms": late["p50"],
+        "late_p99_ms": late["p99"],
+        "late_most_ms": late["max"],
         "early": int((late_ms < 0).sum()),
         "run_twice": len(numbers) - len(np.unique(numbers)),
     }
 
 
-def _percentile(values: npt.NDArray[np.float64], part: float) -> float:
-    return round(float(np.percentile(values, part)), 1)
-
-
-def memory(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
+def memory(kind: Kind, directory: Path, scale: float) -> dict[str, Any]:
     """Tasks that are due tomorrow, and what they cost the worker."""
     count = max(500, int(100_000 * scale))
     tomorrow_ns = time.time_ns() + 86_400 * 10**9
     with place(kind, directory) as here, here.worker(*PREFORK) as worker:
         here.publish(range(1))
         here.wait_for(1)
-        before = worker.rss_bytes()
+        before = worker.memory_bytes("VmRSS")
         here.publish(range(1, count + 1), lambda _: tomorrow_ns)
         after = _calm(worker)
     return {
@@ -142,16 +140,16 @@ def memory(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
 
 def _calm(worker: Worker) -> int:
     """The memory of a worker once it does not grow any more."""
-    most, since_s, end_s = worker.rss_bytes(), time.monotonic(), time.monotonic() + PATIENCE_S
+    most, since_s, end_s = worker.memory_bytes("VmRSS"), time.monotonic(), time.monotonic() + PATIENCE_S
     while time.monotonic() - since_s < _CALM_S and time.monotonic() < end_s:
         time.sleep(0.2)
-        now = worker.rss_bytes()
+        now = worker.memory_bytes("VmRSS")
         if now > most + _A_MIB // 4:
             most, since_s = now, time.monotonic()
     return most
 
 
-def killed(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
+def killed(kind: Kind, directory: Path, scale: float) -> dict[str, Any]:
     """Tasks that are due within a while, while the worker is killed again and again, and the broker twice."""
     count, kills = max(200, int(3_000 * scale)), max(2, int(6 * scale))
     chance = random.Random(1)
@@ -160,6 +158,7 @@ def killed(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
         due_ns = [begin_ns + int(chance.uniform(2, 5 + 4 * kills) * 1e9) for _ in range(count)]
         here.publish(range(count), lambda number: due_ns[number])
         worker = here.worker(*PREFORK)
+        worker.start()
         try:
             for kill in range(kills):
                 seen = here.count()
@@ -170,6 +169,7 @@ def killed(kind: type[Broker], directory: Path, scale: float) -> dict[str, Any]:
                     here.broker.start()
                 worker.kill()
                 worker = here.worker(*PREFORK)
+                worker.start()
             lasted_s = _all_ran(here, count)
         finally:
             worker.stop()

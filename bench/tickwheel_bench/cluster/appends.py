@@ -12,6 +12,7 @@ import trio
 
 from tickwheel_bench.cluster.kafka import LIBS, is_there, kafka
 from tickwheel_bench.cluster.serving import serving
+from tickwheel_bench.figures import percentiles
 from tickwheel_broker.sharedlog.kafka.log import KafkaLog
 from tickwheel_broker.sharedlog.kafka.topic import TopicSettings, create_topic
 
@@ -50,11 +51,10 @@ async def _appends(log: KafkaLog, size: int, round_s: float) -> dict[str, Any]:
     while (began_s := time.perf_counter()) < end_s:
         await log.append([body])
         times_s.append(time.perf_counter() - began_s)
-    p50, p99 = np.percentile(times_s, [50, 99]) * 1_000
+    shares = percentiles(np.array(times_s) * 1e3, "p50", "p99", digits=2)
     return {
         "appends": len(times_s),
-        "p50_ms": round(float(p50), 2),
-        "p99_ms": round(float(p99), 2),
+        **{f"{name}_ms": ms for name, ms in shares.items()},
         "mb_per_s": round(len(times_s) * size / sum(times_s) / 1e6, 1),
     }
 
@@ -69,5 +69,4 @@ async def _reads(log: KafkaLog) -> dict[str, float]:
             nursery.start_soon(log.append, [b"x" * 4_000])
             await log.read(number)
             times_s.append(time.perf_counter() - began_s)
-    p50, p99 = np.percentile(times_s[20:], [50, 99]) * 1_000
-    return {"p50": round(float(p50), 2), "p99": round(float(p99), 2)}
+    return percentiles(np.array(times_s[20:]) * 1e3, "p50", "p99", digits=2)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from tickwheel_bench.processes import PATIENCE_S, free_port, guard, wait_until
+from tickwheel_bench.processes import free_port
+from tickwheel_bench.server import Server
 
 LIBS: Final = Path(
     os.environ.get("KAFKA_LIBS", Path(__file__).resolve().parents[3] / "build" / "kafka" / "libs")
@@ -26,7 +25,7 @@ def is_there() -> bool:
     return any(LIBS.glob("kafka_2.13-*.jar")) and shutil.which("java") is not None
 
 
-class Kafka:
+class Kafka(Server):
     """One broker that is its own controller. What it has is below `directory`, and stays there when it is killed."""
 
     def __init__(
@@ -39,12 +38,9 @@ class Kafka:
     ) -> None:
         """`settings`: more of the broker's. `controllers`: the controller's port of each broker, where there are
         several, by their numbers."""
-        self._directory = directory
+        super().__init__(directory, "kafka.log")
         controllers = controllers or {number: free_port()}
-        self.number, self.port = number, free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True, exist_ok=True)
+        self.number = number
         self._properties = directory / "server.properties"
         listener = f"PLAINTEXT://127.0.0.1:{self.port}"
         properties: dict[str, object] = {
@@ -84,59 +80,21 @@ class Kafka:
         """For `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        """Of the process that runs."""
-        assert self._process is not None
-        return self._process.pid
-
     @staticmethod
     def _java(main: str, *words: str) -> list[str]:
         options = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
         return ["java", *options, "-cp", f"{LIBS}/*", main, *words]
 
+    def command(self) -> list[str]:
+        """See Background."""
+        return self._java("kafka.Kafka", str(self._properties))
+
     def start(self) -> None:
         """Returns when it takes connections."""
-        if not (self._directory / "data").is_dir():
+        if not (self.directory / "data").is_dir():
             words = ("format", "-t", _CLUSTER_ID, "-c", str(self._properties))
             subprocess.run(self._java("kafka.tools.StorageTool", *words), check=True, capture_output=True)
-        with (self._directory / "kafka.log").open("ab") as log:
-            process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                start_new_session=True,
-            )
-        self._process = process
-        self._guard = guard(process.pid)
-        wait_until(self._is_up, lambda: (self._directory / "kafka.log").read_text()[-2_000:])
-
-    def _is_up(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self._directory / "kafka.log").read_text()[-2_000:]
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-            return True
-        return False
-
-    def kill(self) -> None:
-        """As a process dies that had no time to say so."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """In order."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> None:
-        if self._process is None or self._guard is None:
-            return
-        self._process.send_signal(number)
-        self._process.send_signal(signal.SIGCONT)  # in case it was stopped
-        self._process.wait(PATIENCE_S)
-        self._guard.kill()  # before somebody else gets the number of the process
-        self._guard.communicate()
-        self._process = self._guard = None
+        super().start()
 
 
 @contextmanager

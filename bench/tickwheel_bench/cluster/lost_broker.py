@@ -48,20 +48,19 @@ def _lose_brokers(directory: Path, url: str, brokers: list[Kafka]) -> list[float
         for _ in range(_TIMES):
             wait_until(lambda: _copies(admin, topic) == len(brokers), lambda: "a copy of the log is missing")
             (leader,) = [broker for broker in brokers if broker.number == _leader(admin, topic)]
-            waited_s.append(round(anyio.run(_lose, owner.url, leader, backend="asyncio"), 2))
+            waited_s.append(round(owner.run(_lose, leader), 2))
             leader.start()
     return waited_s
 
 
-async def _lose(url: str, broker: Kafka) -> float:
-    async with Client(url) as client:
-        for _ in range(100):
-            await client.send("t", b"before")
-            await anyio.sleep(_PAUSE_S)
-        await anyio.to_thread.run_sync(broker.kill)
-        began_s = time.perf_counter()
-        await client.send("t", b"after")
-        return time.perf_counter() - began_s
+async def _lose(client: Client, broker: Kafka) -> float:
+    for _ in range(100):
+        await client.send("t", b"before")
+        await anyio.sleep(_PAUSE_S)
+    await anyio.to_thread.run_sync(broker.kill)
+    began_s = time.perf_counter()
+    await client.send("t", b"after")
+    return time.perf_counter() - began_s
 
 
 def _leader(admin: AdminClient, topic: str) -> int:

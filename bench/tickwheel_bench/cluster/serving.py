@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 from tickwheel_bench.daemon import Daemon
 from tickwheel_bench.load import throughput
+from tickwheel_bench.program import module_command
 
 _MEASURED: Final = {
     "send_many": throughput.send_many,
@@ -34,4 +34,4 @@ def serving(directory: Path, scale: float, servers: str, copies: int = 1) -> dic
 def make_cluster(url: str, copies: int, *options: str) -> None:
     """`tickwheel cluster init`."""
     words = ["cluster", "init", url, "--replication-factor", str(copies), *options]
-    subprocess.run([sys.executable, "-m", "tickwheel", *words], check=True, capture_output=True)
+    subprocess.run(module_command("tickwheel", *words), check=True, capture_output=True)

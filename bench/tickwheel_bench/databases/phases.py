@@ -25,6 +25,7 @@ from tickwheel_bench.databases.contenders import (
     Work,
 )
 from tickwheel_bench.databases.databases import Place, ServerCount
+from tickwheel_bench.figures import percentiles
 
 PATIENCE_S: Final = 900.0
 _BETWEEN_PROBES_S: Final = 0.3
@@ -138,18 +139,15 @@ def _late(place: Place, contender: Contender, size: Sizes, first_order: int) -> 
         ours.close()
         producer.join()
     contender.drop(place)
-    return _percentiles(work, reference)
+    return _lateness_of(work, reference)
 
 
-def _percentiles(work: Work, reference_ns: Any) -> dict[str, Any]:
+def _lateness_of(work: Work, reference_ns: Any) -> dict[str, Any]:
     numbers = np.array(work.numbers, np.int64)
     late_ms = (np.array(work.at_ns, np.int64) - reference_ns[numbers]) / 1e6
     distinct = len(np.unique(numbers))
     return {
-        "p50": round(float(np.percentile(late_ms, 50)), 2),
-        "p99": round(float(np.percentile(late_ms, 99)), 2),
-        "max": round(float(late_ms.max()), 2),
-        "min": round(float(late_ms.min()), 2),
+        **percentiles(late_ms, "p50", "p99", "max", "min", digits=2),
         "lost": work.expected - distinct,
         "twice": len(numbers) - distinct,
     }

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
-from pathlib import Path
-from statistics import quantiles
 from typing import Any, Final
 
 import dramatiq
+
+from tickwheel_bench.figures import percentiles
+from tickwheel_bench.processes import memory_bytes_of
 
 QUEUE: Final = "bench"
 THREADS: Final = 8
@@ -76,22 +78,15 @@ def work(broker: dramatiq.Broker, count: int) -> dict[str, Any]:
     worker.start()
     print("{}", flush=True)
     is_all = is_over.wait(PATIENCE_S)
-    memory = memory_bytes()
+    memory = memory_bytes_of(os.getpid())
     worker.stop()
     broker.close()
     figures: dict[str, Any] = {"done": len(at_s), "is_all": is_all, "end_bytes": memory}
     if len(at_s) > 1:
         figures["per_s"] = (len(at_s) - 1) / (at_s[-1] - at_s[0])
     if len(late_ms) > 1:
-        shares = quantiles(late_ms, n=100)
-        figures["late_ms"] = {"min": min(late_ms), "p50": shares[49], "p99": shares[98], "max": max(late_ms)}
+        figures["late_ms"] = percentiles(late_ms, "min", "p50", "p99", "max")
     return figures
-
-
-def memory_bytes() -> int:
-    """RssAnon of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith("RssAnon:"))
 
 
 def main() -> None:

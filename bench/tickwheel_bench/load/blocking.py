@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tickwheel import sync
+from tickwheel_bench.contenders import Redis
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.figures import percentiles
 from tickwheel_bench.load.messages import BODY, DAY_MS
-from tickwheel_bench.redis_server import is_installed, redis_server
 
 ROUND = 200
 """Sends of one kind before it is the next one's turn, so that all meet the same machine."""
@@ -28,13 +30,13 @@ def blocking(directory: Path, scale: float) -> dict[str, Any]:
             "tickwheel_send": lambda _: client.send("single", BODY),
             "tickwheel_send_later": lambda _: client.send("single", BODY, deliver_at=deliver_at),
         }
-        if is_installed():
-            from redis import Redis
+        if Redis.missing() is None:
+            import redis
 
-            port = stack.enter_context(redis_server(directory / "redis"))
-            redis = stack.enter_context(Redis(port=port))
-            works["redis_zadd"] = lambda number: redis.zadd("due", {BODY + b"%d" % number: deliver_at})
-            works["redis_xadd"] = lambda _: redis.xadd("stream", {b"body": BODY})
+            server = stack.enter_context(Redis(directory / "redis"))
+            theirs = stack.enter_context(redis.Redis(port=server.port))
+            works["redis_zadd"] = lambda number: theirs.zadd("due", {BODY + b"%d" % number: deliver_at})
+            works["redis_xadd"] = lambda _: theirs.xadd("stream", {b"body": BODY})
         figures = _alternately(works, max(3, int(25 * scale)))
         if "redis_zadd" in works:
             ratio = figures["tickwheel_send_later_p50_ms"] / figures["redis_zadd_p50_ms"]
@@ -52,11 +54,10 @@ def _alternately(works: dict[str, Callable[[int], object]], rounds: int) -> dict
                 start = time.perf_counter()
                 work(number)
                 times[name].append(time.perf_counter() - start)
-    figures = {}
+    figures: dict[str, Any] = {}
     for name, taken in times.items():
-        warm = taken[ROUND:]
-        figures[f"{name}_p50_ms"] = round(statistics.median(warm) * 1e3, 3)
-        figures[f"{name}_p99_ms"] = round(statistics.quantiles(warm, n=100)[98] * 1e3, 3)
+        warm_ms = np.array(taken[ROUND:]) * 1e3
+        figures |= {f"{name}_{share}_ms": ms for share, ms in percentiles(warm_ms, "p50", "p99").items()}
     return figures
 
 

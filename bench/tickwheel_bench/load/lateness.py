@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.messages import schedule
-
-LEAD_MS = 3_000
+from tickwheel_bench.figures import late_figures
+from tickwheel_bench.load.messages import LEAD_MS, schedule, schedule_evenly
 
 
 class Recorder:
@@ -41,59 +40,50 @@ class Recorder:
             await subscription.flush()
 
     def figures(self) -> dict[str, Any]:
-        late_ms = np.concatenate(self.late_ms)
         ids = np.concatenate(self.ids)
         return {
             "messages": self.received,
             "lost": self.expected - len(np.unique(ids)),
             "delivered_twice": len(ids) - len(np.unique(ids)),
-            "early": int((late_ms < 0).sum()),
-            "late_ms": {
-                "min": round(float(late_ms.min()), 3),
-                "p50": round(float(np.percentile(late_ms, 50)), 3),
-                "p99": round(float(np.percentile(late_ms, 99)), 3),
-                "p99.9": round(float(np.percentile(late_ms, 99.9)), 3),
-                "max": round(float(late_ms.max()), 3),
-            },
+            **late_figures(np.concatenate(self.late_ms), "min", "p50", "p99", "p99.9", "max"),
         }
 
 
-async def lateness_of(url: str, topic: str, seconds: float, due_per_s: int) -> dict[str, Any]:
+async def lateness_of(client: Client, topic: str, seconds: float, due_per_s: int) -> dict[str, Any]:
     """How late messages of one topic are that come due evenly, at a broker that runs."""
     count = int(seconds * due_per_s)
-    async with Client(url) as client:
-        start_ms = int(time.time() * 1_000) + LEAD_MS
-        await schedule(client, topic, start_ms + np.arange(count) * 1_000 // due_per_s)
-        recorder = Recorder(topic, count)
-        with anyio.fail_after(120):
-            await recorder.run(client)
-        return recorder.figures()
+    await schedule_evenly(client, topic, count, due_per_s)
+    return await recorded(client, topic, count)
+
+
+async def recorded(client: Client, topic: str, count: int) -> dict[str, Any]:
+    """Receives the messages of a topic that have been scheduled, and says how late they were."""
+    recorder = Recorder(topic, count)
+    with anyio.fail_after(120):
+        await recorder.run(client)
+    return recorder.figures()
 
 
 def even(directory: Path, scale: float) -> dict[str, Any]:
     """50,000 messages due each second, evenly spread, for ten seconds."""
     count = int(500_000 * scale)
 
-    async def work() -> dict[str, Any]:
-        async with Client(daemon.url) as client:
-            start_ms = int(time.time() * 1000) + LEAD_MS + count // 200
-            await schedule(client, "even", start_ms + np.arange(count) // 50)
-            ahead_ms = start_ms - time.time() * 1000
-            recorder = Recorder("even", count)
-            with anyio.fail_after(120):
-                await recorder.run(client)
-            return {"due_per_s": 50_000, "scheduled_ahead_ms": round(ahead_ms)} | recorder.figures()
+    async def work(client: Client) -> dict[str, Any]:
+        start_ms = await schedule_evenly(client, "even", count, 50_000, LEAD_MS + count // 200)
+        ahead_ms = start_ms - time.time() * 1000
+        late = await recorded(client, "even", count)
+        return {"due_per_s": 50_000, "scheduled_ahead_ms": round(ahead_ms)} | late
 
     with Daemon(directory) as daemon:
-        return anyio.run(work, backend="asyncio")
+        return daemon.run(work)
 
 
 def herd(directory: Path, scale: float) -> dict[str, Any]:
     """A million messages due in one millisecond, while another topic has 1,000 due each second."""
     count, calm_count = int(1_000_000 * scale), 10_000
 
-    async def work() -> dict[str, Any]:
-        async with Client(daemon.url) as client, Client(daemon.url) as other:
+    async def work(client: Client) -> dict[str, Any]:
+        async with Client(daemon.url) as other:
             start_ms = int(time.time() * 1000) + LEAD_MS + int(count / 300)
             await schedule(client, "herd", np.full(count, start_ms + 2_000, np.int64))
             await schedule(client, "calm", start_ms + np.arange(calm_count))
@@ -110,4 +100,4 @@ def herd(directory: Path, scale: float) -> dict[str, Any]:
             }
 
     with Daemon(directory) as daemon:
-        return anyio.run(work, backend="asyncio")
+        return daemon.run(work)

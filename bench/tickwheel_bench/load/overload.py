@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.lateness import LEAD_MS, Recorder
-from tickwheel_bench.load.messages import schedule
+from tickwheel_bench.load.lateness import Recorder
+from tickwheel_bench.load.messages import LEAD_MS, fill, schedule_evenly
+from tickwheel_bench.program import Program, module_command
 
 MIB: Final = 1 << 20
 SECONDS: Final = 15
@@ -23,7 +21,7 @@ DUE_PER_S: Final = 200
 SLOW_DISK_MS: Final = 100
 IDLE_LEAD_MS: Final = 25_000
 """So many connections take their time to come; those that are there are what is measured."""
-SLOW: Final = (sys.executable, "-m", "tickwheel_bench.load.slow_disk", str(SLOW_DISK_MS))
+SLOW: Final = tuple(module_command("tickwheel_bench.load.slow_disk", SLOW_DISK_MS))
 #: Scenario → how the broker is started, and its flags.
 SCENARIOS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "flood": (SLOW, ()),
@@ -42,42 +40,26 @@ async def _watch(daemon: Daemon, seen: dict[str, Any]) -> None:
         await anyio.sleep(0.2)
 
 
-async def _suffer(daemon: Daemon, name: str, seconds: int) -> dict[str, Any]:
+async def _suffer(client: Client, daemon: Daemon, name: str, seconds: int) -> dict[str, Any]:
     seen: dict[str, Any] = {"anon_bytes": 0, "files": 0}
     before_bytes = daemon.memory_bytes("RssAnon")
-    async with Client(daemon.url) as client:
-        if name == "sleep":
-            for _ in range(100):
-                (await client.send_many("abused", [bytes(1_000)] * 1_000)).raise_for_errors()
-        lead_ms = IDLE_LEAD_MS if name == "idle" else LEAD_MS
-        start_ms = int(time.time() * 1_000) + lead_ms
-        count = seconds * DUE_PER_S
-        await schedule(client, "healthy", start_ms + np.arange(count) * 1_000 // DUE_PER_S)
-        recorder = Recorder("healthy", count)
-        command = [
-            sys.executable,
-            "-m",
-            "tickwheel_bench.load.abuse",
-            name,
-            daemon.url,
-            str(seconds + lead_ms // 1_000),
-        ]
-        said: list[str] = []
-
-        async def abuse() -> None:
-            done = await anyio.run_process(command)
-            said.append(done.stdout.decode())
-
+    if name == "sleep":
+        await fill(client, "abused", 100_000, bytes(1_000))
+    lead_ms = IDLE_LEAD_MS if name == "idle" else LEAD_MS
+    count = seconds * DUE_PER_S
+    await schedule_evenly(client, "healthy", count, DUE_PER_S, lead_ms)
+    recorder = Recorder("healthy", count)
+    words = module_command("tickwheel_bench.load.abuse", name, daemon.url, seconds + lead_ms // 1_000)
+    with Program(words) as abuse:
         async with anyio.create_task_group() as watching:
             watching.start_soon(_watch, daemon, seen)
-            async with anyio.create_task_group() as group:
-                group.start_soon(abuse)
-                with anyio.fail_after(seconds + 120):
-                    await recorder.run(client)
+            with anyio.fail_after(seconds + 120):
+                await recorder.run(client)
+            said = await anyio.to_thread.run_sync(abuse.last)
             watching.cancel_scope.cancel()
-        stats = await client.stats()
+    stats = await client.stats()
     return {
-        "abuse": json.loads(said[0]),
+        "abuse": said,
         "memory_before_mib": round(before_bytes / MIB, 1),
         "memory_most_mib": round(seen["anon_bytes"] / MIB, 1),
         "open_files_most": seen["files"],
@@ -105,7 +87,7 @@ def scenario(directory: Path, name: str, seconds: int) -> dict[str, Any]:
     """One kind of abuse, on a broker of its own."""
     program, flags = SCENARIOS[name]
     with Daemon(directory, *flags, program=program) as daemon:
-        figures: dict[str, Any] = anyio.run(_suffer, daemon, name, seconds)
+        figures = daemon.run(_suffer, daemon, name, seconds)
         return figures | anyio.run(_after, daemon)
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.messages import schedule
+from tickwheel_bench.figures import late_figures
+from tickwheel_bench.load.messages import schedule_evenly
+from tickwheel_bench.program import Program, module_command
+from tickwheel_bench.usage import ms_a_request, used_s
 
 DUE_PER_S: Final = 500
-LEAD_MS: Final = 3_000
 PATIENCE_S: Final = 120.0
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 _DUE: Final = re.compile(rb"\r\ntickwheel-due: ([^\r]+)\r\n")
@@ -56,15 +51,8 @@ class Receiver:
 
     def figures(self) -> dict[str, Any]:
         """Of what has come."""
-        late_ms = np.asarray(self.late_ms)
-        return {
-            "requests": len(late_ms),
-            "early": int((late_ms < 0).sum()),
-            "late_ms": {
-                name: round(float(np.percentile(late_ms, percent)), 3)
-                for name, percent in (("min", 0), ("p50", 50), ("p99", 99), ("max", 100))
-            },
-        }
+        late = late_figures(self.late_ms, "min", "p50", "p99", "max")
+        return {"requests": len(self.late_ms), **late}
 
 
 class _Connection(asyncio.Protocol):
@@ -106,44 +94,21 @@ async def _one(daemon: Daemon, topic: str, count: int, *, hangs: bool) -> dict[s
         await client.set_endpoint(topic, topic=topic, url=f"http://127.0.0.1:{ports[0]}/", max_in_flight=64)
         if hangs:
             await client.set_endpoint(f"{topic}-hangs", topic=topic, url=f"http://127.0.0.1:{ports[1]}/")
-        with _running(daemon.url, ports) as process:
-            start_ms = int(time.time() * 1000) + LEAD_MS
-            await schedule(client, topic, start_ms + np.arange(count) * 1_000 // DUE_PER_S)
-            push_s, broker_s = _cpu_s(process.pid), daemon.cpu_s()
+        with Program(_command(daemon.url, ports), errors=subprocess.DEVNULL) as pushing:
+            assert pushing.line()["ready"]
+            await schedule_evenly(client, topic, count, DUE_PER_S)
+            processes = {"push": [pushing.pid], "broker": [daemon.pid]}
+            before_s = used_s(processes)
             async with asyncio.timeout(PATIENCE_S):
                 await receiver.wait_for(count)
-            used_s = {"push": _cpu_s(process.pid) - push_s, "broker": daemon.cpu_s() - broker_s}
-            each_ms = {name: round(cpu_s / count * 1e3, 3) for name, cpu_s in used_s.items()}
+            each_ms = ms_a_request(before_s, used_s(processes), count)
             return receiver.figures() | {"cpu_ms_a_request": each_ms}
 
 
-@contextmanager
-def _running(url: str, ports: list[int]) -> Iterator[subprocess.Popen[bytes]]:
+def _command(url: str, ports: list[int]) -> list[str]:
     """`tickwheel push`, which may call this machine."""
     allowed = ["--allow-http", "--allow-network", "127.0.0.0/8"]
     for port in ports:
         allowed += ["--port", str(port)]
-    program = [
-        sys.executable,
-        "-m",
-        "tickwheel",
-        "--url",
-        url,
-        "push",
-        "--json",
-        "--drain",
-        "100ms",
-        *allowed,
-    ]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        try:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline())["ready"]
-            yield process
-        finally:
-            process.terminate()
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    words = ["--url", url, "push", "--json", "--drain", "100ms", *allowed]
+    return module_command("tickwheel", *words)

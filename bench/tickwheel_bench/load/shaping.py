@@ -11,14 +11,10 @@ import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.load.messages import fill
 
 BODY = bytes(16)
 BATCH = 10_000
-
-
-async def _fill(client: Client, topic: str, count: int, deliver_at: int = 0) -> None:
-    for _ in range(0, count, BATCH):
-        (await client.send_many(topic, [BODY] * BATCH, deliver_at=deliver_at or None)).raise_for_errors()
 
 
 async def _wait_ready(client: Client, topic: str, count: int) -> None:
@@ -30,23 +26,22 @@ def ready(directory: Path, scale: float) -> dict[str, Any]:
     """Fifty million messages wait in a topic; a subscriber takes and acks some of them, within a cache_size."""
     count = int(50_000_000 * scale) // BATCH * BATCH
 
-    async def work() -> dict[str, Any]:
-        async with Client(daemon.url, timeout=120) as client:
-            await client.create_topic("flood", cache_size=10_000)
-            await _fill(client, "flood", count)
-            await _wait_ready(client, "flood", count)
-            waiting = daemon.memory_bytes("RssAnon")
-            taken, most_out, started = 0, 0, time.perf_counter()
-            async with client.subscribe("flood", credit=1_000_000, batch=5_000) as subscription:
-                while taken < count // 10:
-                    batch = await subscription.receive_batch(60)
-                    assert batch is not None, "nothing came"
-                    taken += len(batch)
-                    await batch.ack()
-                    if taken % 100_000 < len(batch):
-                        (topic,) = await client.topics()
-                        most_out = max(most_out, topic.groups[0].leased)
-                await subscription.flush()
+    async def work(client: Client) -> dict[str, Any]:
+        await client.create_topic("flood", cache_size=10_000)
+        await fill(client, "flood", count, BODY, BATCH)
+        await _wait_ready(client, "flood", count)
+        waiting = daemon.memory_bytes("RssAnon")
+        taken, most_out, started = 0, 0, time.perf_counter()
+        async with client.subscribe("flood", credit=1_000_000, batch=5_000) as subscription:
+            while taken < count // 10:
+                batch = await subscription.receive_batch(60)
+                assert batch is not None, "nothing came"
+                taken += len(batch)
+                await batch.ack()
+                if taken % 100_000 < len(batch):
+                    (topic,) = await client.topics()
+                    most_out = max(most_out, topic.groups[0].leased)
+            await subscription.flush()
         return {
             "ready": count,
             "rss_anon_mib_waiting": round(waiting / 2**20, 1),
@@ -57,7 +52,7 @@ def ready(directory: Path, scale: float) -> dict[str, Any]:
         }
 
     with Daemon(directory) as daemon:
-        return anyio.run(work, backend="asyncio")
+        return daemon.run(work, timeout_s=120)
 
 
 def shaping(directory: Path, scale: float) -> dict[str, Any]:
@@ -66,17 +61,16 @@ def shaping(directory: Path, scale: float) -> dict[str, Any]:
     crowd = int(1_000_000 * scale) // BATCH * BATCH
     spread_s = max(3.0, 30.0 * scale)
 
-    async def work() -> dict[str, Any]:
-        async with Client(daemon.url, timeout=120) as client:
-            return {"rate": await _rate(client, seconds), "spread": await _spread(client, crowd, spread_s)}
+    async def work(client: Client) -> dict[str, Any]:
+        return {"rate": await _rate(client, seconds), "spread": await _spread(client, crowd, spread_s)}
 
     with Daemon(directory) as daemon:
-        return anyio.run(work, backend="asyncio")
+        return daemon.run(work, timeout_s=120)
 
 
 async def _rate(client: Client, seconds: float) -> dict[str, Any]:
     await client.create_topic("limited", rate=1_000)
-    await _fill(client, "limited", BATCH * 2)
+    await fill(client, "limited", BATCH * 2, BODY, BATCH)
     await _wait_ready(client, "limited", BATCH * 2)
     seen = 0
     async with client.subscribe("limited", credit=100_000) as subscription:
@@ -95,7 +89,7 @@ async def _rate(client: Client, seconds: float) -> dict[str, Any]:
 async def _spread(client: Client, crowd: int, spread_s: float) -> dict[str, Any]:
     await client.create_topic("crowd", spread_ms=round(spread_s * 1_000))
     at_ms = int(time.time() * 1_000) + 5_000
-    await _fill(client, "crowd", crowd, at_ms)
+    await fill(client, "crowd", crowd, BODY, BATCH, deliver_at=at_ms)
     arrived = np.empty(crowd, np.int64)
     seen = 0
     async with client.subscribe("crowd", credit=1_000_000, batch=10_000) as subscription:

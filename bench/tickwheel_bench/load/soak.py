@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +20,9 @@ import msgspec
 import numpy as np
 
 from tickwheel_bench.daemon import Daemon, disk_bytes
+from tickwheel_bench.figures import percentiles
 from tickwheel_bench.load.soak_load import Load
+from tickwheel_bench.report import scratch, write
 
 MIB: Final = 1 << 20
 WARM_UP: Final = 0.25
@@ -51,7 +51,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 def take_sample(daemon: Daemon, load: Load, started_s: float) -> Sample:
     """Looks at the broker from outside."""
-    late_ms = load.take_late_ms() or [0.0]
+    late_ms = percentiles(load.take_late_ms() or [0.0], "p50", "p99", digits=2)
     return Sample(
         at_s=round(time.monotonic() - started_s, 1),
         anon_bytes=daemon.memory_bytes("RssAnon"),
@@ -60,8 +60,8 @@ def take_sample(daemon: Daemon, load: Load, started_s: float) -> Sample:
         disk_bytes=disk_bytes_now(daemon.directory),
         sent=load.sent,
         delivered=load.delivered,
-        late_p50_ms=round(float(np.percentile(late_ms, 50)), 2),
-        late_p99_ms=round(float(np.percentile(late_ms, 99)), 2),
+        late_p50_ms=late_ms["p50"],
+        late_p99_ms=late_ms["p99"],
     )
 
 
@@ -156,16 +156,10 @@ def soak(directory: Path, hours: float, rate: int, seed: int) -> dict[str, Any]:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench/results"), show_default=True)
 def main(hours: float, rate: int, seed: int, directory: Path | None, out: Path) -> None:
     """Runs a broker under a steady load for hours and fails when memory or open files grow."""
-    place = Path(tempfile.mkdtemp(prefix="tickwheel-soak-", dir=directory))
-    try:
+    with scratch("tickwheel-soak-", directory) as place:
         report = soak(place / "data", hours, rate, seed)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
     click.echo(json.dumps(report["figures"], indent=2))
-    click.echo(f"written to {path}")
+    write(report, out, f"soak-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", indent=1)
     for line in report["wrong"]:
         click.echo(line, err=True)
     sys.exit(1 if report["wrong"] else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import anyio
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.messages import BODY, DAY_MS
+from tickwheel_bench.load.messages import BODY, DAY_MS, fill, work_off
 
 
 async def _share(tasks: int, work: Callable[[], Coroutine[Any, Any, None]]) -> float:
@@ -21,17 +21,6 @@ async def _share(tasks: int, work: Callable[[], Coroutine[Any, Any, None]]) -> f
         for _ in range(tasks):
             group.start_soon(work)
     return time.perf_counter() - start
-
-
-def _run(
-    directory: Path, work: Callable[[Client], Awaitable[dict[str, Any]]], flags: Sequence[str]
-) -> dict[str, Any]:
-    async def connected() -> dict[str, Any]:
-        async with Client(daemon.url) as client:
-            return await work(client)
-
-    with Daemon(directory, *flags) as daemon:
-        return anyio.run(connected, backend="asyncio")
 
 
 def send_many(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
@@ -54,7 +43,8 @@ def send_many(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
             figures[f"messages_per_s_batches_of_{size}"] = round(batches * 8 * size / seconds)
         return figures
 
-    return _run(directory, work, flags)
+    with Daemon(directory, *flags) as daemon:
+        return daemon.run(work)
 
 
 def send_single(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
@@ -74,7 +64,8 @@ def send_single(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
             figures[f"messages_per_s_{name}"] = round(rounds * 64 / await _share(64, producer))
         return figures
 
-    return _run(directory, work, flags)
+    with Daemon(directory, *flags) as daemon:
+        return daemon.run(work)
 
 
 def deliver(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
@@ -82,14 +73,8 @@ def deliver(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
     count = int(2_000_000 * scale) // 1000 * 1000
 
     async def by_batches(client: Client) -> float:
-        taken, start = 0, time.perf_counter()
-        async with client.subscribe("backlog", group="batches", credit=20_000, batch=1_000) as subscription:
-            async for batch in subscription.batches():
-                await batch.ack()
-                taken += len(batch)
-                if taken >= count:
-                    break
-            await subscription.flush()
+        start = time.perf_counter()
+        await work_off(client, "backlog", count, group="batches", credit=20_000, batch=1_000)
         return count / (time.perf_counter() - start)
 
     async def one_by_one(client: Client) -> float:
@@ -104,11 +89,11 @@ def deliver(directory: Path, scale: float, *flags: str) -> dict[str, Any]:
         return count / (time.perf_counter() - start)
 
     async def work(client: Client) -> dict[str, Any]:
-        for _ in range(count // 1000):
-            await client.send_many("backlog", [BODY] * 1000)
+        await fill(client, "backlog", count)
         return {
             "messages_per_s_by_batches": round(await by_batches(client)),
             "messages_per_s_one_by_one": round(await one_by_one(client)),
         }
 
-    return _run(directory, work, flags)
+    with Daemon(directory, *flags) as daemon:
+        return daemon.run(work)

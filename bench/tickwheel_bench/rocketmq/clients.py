@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Timer
-from types import TracebackType
-from typing import Any, Final
-
-from tickwheel_bench.daemon import cpu_s_of
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCES: Final = ROOT / "bench" / "rocketmq_clients"
@@ -108,60 +102,3 @@ def _prepare(command: Sequence[str], *words: str) -> None:
         raise Missing(
             f"{command[0]} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-500:]}"
         )
-
-
-class Run:
-    """A program that runs, and prints a line of JSON now and then. As a context manager it is ended, however it is."""
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, limit_s: float
-    ) -> None:
-        """`limit_s`: it is ended after that, and its lines end."""
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=sys.stderr,
-            text=True,
-            env=environment,
-        )
-        self._is_late = False
-        self._limit_s = limit_s
-        self._timer = Timer(limit_s, self._end_late)
-        self._timer.daemon = True
-        self._timer.start()
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    def cpu_s(self) -> float:
-        """Processor seconds used so far, while it runs."""
-        return cpu_s_of(self.pid)
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """What it says, as it says it. Raises RuntimeError if it ends otherwise than well."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            yield json.loads(line)
-        code = self._process.wait()
-        if self._is_late:
-            raise RuntimeError(f"it was not done within {self._limit_s:.0f} s")
-        if code:
-            raise RuntimeError(f"it ended with {code}")
-
-    def _end_late(self) -> None:
-        self._is_late = True
-        self._process.kill()
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from tickwheel_bench.daemon import Daemon, cpu_s_of
-from tickwheel_bench.processes import children_of, wait_until
+from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.processes import children_of, memory_bytes_of, wait_until
+from tickwheel_bench.program import Program, module_command
 from tickwheel_bench.rocketmq.idle_clients import OPENING
+from tickwheel_bench.usage import Processes, percent, used_s
 
 CLIENTS: Final = 5_000
 _SECONDS: Final = 60.0
@@ -28,34 +27,27 @@ def idle(directory: Path, scale: float) -> dict[str, Any]:
     with Daemon(directory, "--rocketmq", "--rocketmq-listen", "127.0.0.1:0") as daemon:
         (address,) = daemon.announced["rocketmq"]
         wait_until(lambda: bool(children_of(daemon.pid)), lambda: "there is no gateway")
-        (gateway,) = children_of(daemon.pid)
         _wait_begun(address)
-        before = {"gateway": _anonymous_bytes(gateway), "broker": _anonymous_bytes(daemon.pid)}
-        command = [sys.executable, "-m", "tickwheel_bench.rocketmq.idle_clients", address, str(count)]
+        servers = daemon.processes("gateway")
+        before = _bytes(servers)
         started_s = time.perf_counter()
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
-            assert clients.stdin is not None
-            assert clients.stdout is not None
-            if not clients.stdout.readline():
-                raise RuntimeError("not all clients could begin")
+        with Program(module_command("tickwheel_bench.rocketmq.idle_clients", address, count)) as clients:
+            clients.line()  # all have begun
             began_s = time.perf_counter() - started_s
-            begin_cpu_s = cpu_s_of(gateway)
+            begin_cpu_s = used_s(servers)["gateway"]
             time.sleep(settled_s)
-            processes = {"gateway": gateway, "broker": daemon.pid, "clients": clients.pid}
-            cpu_s = {name: cpu_s_of(pid) for name, pid in processes.items()}
-            start_s = time.perf_counter()
+            processes = {**servers, "clients": [clients.pid]}
+            used_before_s, start_s = used_s(processes), time.perf_counter()
             time.sleep(seconds)
             took_s = time.perf_counter() - start_s
-            used_s = {name: cpu_s_of(pid) - cpu_s[name] for name, pid in processes.items()}
-            after = {"gateway": _anonymous_bytes(gateway), "broker": _anonymous_bytes(daemon.pid)}
-            resident = {"gateway": _bytes(gateway, "VmRSS"), "broker": _bytes(daemon.pid, "VmRSS")}
-            clients.stdin.close()
-            answered = json.loads(clients.stdout.readline())
+            cpu_percent = percent(used_before_s, used_s(processes), took_s)
+            after, resident = _bytes(servers), _bytes(servers, "VmRSS")
+            answered = clients.last()
     return {
         "clients": count,
         "began_in_s": round(began_s, 1),
         "begin_gateway_cpu_ms_each": round(begin_cpu_s * 1_000 / count, 3),
-        "cpu_percent": {name: round(100 * each / took_s, 1) for name, each in used_s.items()},
+        "cpu_percent": cpu_percent,
         "resident_mib": {name: round(each / 2**20, 1) for name, each in resident.items()},
         "anonymous_mib": {name: round(each / 2**20, 1) for name, each in after.items()},
         "kib_a_client": {name: round((after[name] - before[name]) / 1_024 / count, 1) for name in after},
@@ -72,12 +64,5 @@ def _wait_begun(address: str) -> None:
             raise RuntimeError("the gateway has hung up")
 
 
-def _anonymous_bytes(pid: int) -> int:
-    return _bytes(pid, "RssAnon")
-
-
-def _bytes(pid: int, field: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
+def _bytes(processes: Processes, field: str = "RssAnon") -> dict[str, int]:
+    return {name: sum(memory_bytes_of(pid, field) for pid in pids) for name, pids in processes.items()}

@@ -8,6 +8,7 @@ import anyio
 
 from tickwheel import Client
 from tickwheel.stats import Histogram
+from tickwheel_bench.figures import p99_later_ms
 from tickwheel_bench.load.lateness import lateness_of
 from tickwheel_bench.rocketmq.stage import Stage
 
@@ -29,29 +30,28 @@ def beside_a_gateway(stage: Stage) -> dict[str, Any]:
     quiet = _of(stage, "quiet", seconds)
     count = stage.size(_ROUND, 500)
     with stage.run(java, "produce", topic="bench-load", rounds=_ENDLESS, count=count) as load:
-        lines = load.lines()
         for _ in range(_WARM):
-            next(lines)
+            load.line()
         busy = _of(stage, "busy", seconds)
     return {
         "messages": quiet["messages"],
         "without": quiet,
         "beside": busy,
-        "p99_later_ms": round(busy["late_ms"]["p99"] - quiet["late_ms"]["p99"], 3),
+        "p99_later_ms": p99_later_ms(busy, quiet),
     }
 
 
 def _of(stage: Stage, topic: str, seconds: float) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
-        found = await lateness_of(stage.server.broker_url, topic, seconds, _DUE_PER_S)
-        return found | {"broker_ms": await _by_the_broker(stage.server.broker_url, topic)}
+        async with Client(stage.server.broker_url) as client:
+            found = await lateness_of(client, topic, seconds, _DUE_PER_S)
+            return found | {"broker_ms": await _by_the_broker(client, topic)}
 
     return anyio.run(work, backend="asyncio")
 
 
-async def _by_the_broker(url: str, topic: str) -> dict[str, float]:
-    async with Client(url) as client:
-        figures = await client.figures()
+async def _by_the_broker(client: Client, topic: str) -> dict[str, float]:
+    figures = await client.figures()
     bounds = figures.histograms[_LATENESS].bounds
     (counts,) = (one.lateness for one in figures.topics if one.name == topic)
     own = Histogram(bounds, counts, 0.0)

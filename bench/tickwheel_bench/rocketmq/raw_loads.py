@@ -6,10 +6,11 @@ import os
 import subprocess
 from typing import Any, Final
 
+from tickwheel_bench.program import LIMIT_S
 from tickwheel_bench.rocketmq import h2load
 from tickwheel_bench.rocketmq.servers import OURS
-from tickwheel_bench.rocketmq.stage import LIMIT_S, Stage
-from tickwheel_bench.rocketmq.usage import total_us, us_a_message, used_s
+from tickwheel_bench.rocketmq.stage import Stage
+from tickwheel_bench.usage import total_us, us_a_message, used_s
 
 _COUNT: Final = 100_000
 _TOPIC: Final = "bench-h2load"

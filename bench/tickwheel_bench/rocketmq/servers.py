@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.processes import children_of
 from tickwheel_bench.rocketmq.their_server import Options, RocketMQ, Topic, rocketmq
-from tickwheel_bench.rocketmq.usage import Processes
+from tickwheel_bench.usage import Processes
 
 OURS: Final = "tickwheel"
 THEIRS: Final = {"rocketmq-async": "ASYNC", "rocketmq-sync": "SYNC"}
@@ -54,9 +53,7 @@ class Ours:
     @property
     def processes(self) -> Processes:
         """See Server."""
-        gateways = children_of(self._daemon.pid)
-        workers = [worker for gateway in gateways for worker in children_of(gateway)]
-        return {"gateway": gateways + workers, "broker": [self._daemon.pid]}
+        return self._daemon.processes("gateway")
 
     def create(self, topic: str, *, is_delayed: bool = False) -> None:
         """They are made when they are used."""

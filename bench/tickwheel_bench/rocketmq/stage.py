@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tickwheel_bench.rocketmq.clients import Programs, Run
+from tickwheel_bench.program import Program
+from tickwheel_bench.rocketmq.clients import Programs
 from tickwheel_bench.rocketmq.servers import Server
-from tickwheel_bench.rocketmq.usage import total_us, us_a_message, used_s
+from tickwheel_bench.usage import total_us, us_a_message, used_s
 
 CLIENT: Final = "client"
-LIMIT_S: Final = 900.0
-"""For a load that should take a minute or two: the slowest that is still of interest."""
 
 
 class Measured(NamedTuple):
@@ -51,11 +50,11 @@ class Stage(NamedTuple):
         """Its part at this scale."""
         return max(least, int(whole * self.scale))
 
-    def run(self, program: Sequence[str], mode: str, **options: object) -> Run:
+    def run(self, program: Sequence[str], mode: str, **options: object) -> Program:
         """A client that has begun."""
         words = [f"{name}={value}" for name, value in options.items()]
         command = [*program, self.server.address, mode, *words]
-        return Run(command, self.programs.environment, limit_s=LIMIT_S)
+        return Program(command, self.programs.environment)
 
     def said(self, program: Sequence[str], mode: str, **options: object) -> list[dict[str, Any]]:
         """All that it says, when it has ended."""
@@ -68,7 +67,7 @@ class Stage(NamedTuple):
             return measured(run, self.server, warm_lines)
 
 
-def measured(run: Run, server: Server, warm_lines: int) -> Measured:
+def measured(run: Program, server: Server, warm_lines: int) -> Measured:
     """Of a load that has just begun."""
     processes = {**server.processes, CLIENT: [run.pid]}
     before = after = used_s(processes)

@@ -6,16 +6,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from tickwheel_bench.processes import PATIENCE_S, free_port, guard, wait_until
+from tickwheel_bench.processes import free_port
+from tickwheel_bench.server import Server
 
 HERE: Final = Path(__file__).parent
 LIBS: Final = Path(
@@ -170,18 +170,23 @@ class RocketMQ:
 
     def start(self) -> None:
         """Returns when clients are served."""
-        self._names = self._java("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", ["-Xmx256m"], "-c")
-        self._names.wait_for(_STARTED_NAMES)
-        options = self._options
-        memory = [f"-Xmx{options.heap}", f"-XX:MaxDirectMemorySize={options.direct_memory}"]
-        self._broker = self._java(
-            "broker",
-            "org.apache.rocketmq.proxy.ProxyStartup",
-            [*memory, *_OPENED, *options.java_options],
-            *("-pm", "local", "-n", self.name_server, "-pc", str(self._folder / "rmq-proxy.json"), "-bc"),
+        options, place = self._options, self._folder
+        java = ["java", f"-Duser.home={place}", "-cp", f"{self._libs}/*"]
+        self._names = _Java(
+            folder=place,
+            name="namesrv",
+            port=self._names_port,
+            started=_STARTED_NAMES,
+            command=[*java, "-Xmx256m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c"],
         )
-        self._broker.wait_for(_STARTED_PROXY)
-        wait_until(self._takes_connections, self._broker.report)
+        self._names.start()
+        memory = [f"-Xmx{options.heap}", f"-XX:MaxDirectMemorySize={options.direct_memory}"]
+        java += [*memory, *_OPENED, *options.java_options, "org.apache.rocketmq.proxy.ProxyStartup"]
+        words = ["-pm", "local", "-n", self.name_server, "-pc", str(place / "rmq-proxy.json"), "-bc"]
+        self._broker = _Java(
+            folder=place, name="broker", port=self._grpc_port, started=_STARTED_PROXY, command=[*java, *words]
+        )
+        self._broker.start()
 
     def create(self, topics: Iterable[Topic] = (), groups: Iterable[Group] = ()) -> None:
         """Makes them, in one process for all; returns when clients find them. gRPC clients cannot make topics."""
@@ -202,27 +207,17 @@ class RocketMQ:
 
     def stop(self) -> None:
         """In order."""
-        self._end(signal.SIGTERM)
+        self._end(_Java.stop)
 
     def kill(self) -> None:
         """As processes die that had no time to say so."""
-        self._end(signal.SIGKILL)
+        self._end(_Java.kill)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, how: Callable[[_Java], None]) -> None:
         for process in (self._broker, self._names):
             if process is not None:
-                process.end(how)
+                how(process)
         self._broker = self._names = None
-
-    def _java(self, name: str, main: str, options: Sequence[str], *words: str) -> _Java:
-        """One that is given its configuration as the last word."""
-        command = ["java", f"-Duser.home={self._folder}", *options, "-cp", f"{self._libs}/*", main, *words]
-        return _Java([*command, str(self._folder / f"{name}.conf")], self._folder, f"{name}.out")
-
-    def _takes_connections(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._grpc_port), timeout=1):
-            return True
-        return False
 
     def _write(self, name: str, *lines: str) -> None:
         (self._folder / name).write_text("".join(f"{line}\n" for line in lines))
@@ -259,48 +254,29 @@ class RocketMQ:
         }
 
 
-class _Java:
-    """One process of it. It ends when ours does, however that comes."""
+class _Java(Server):
+    """One process of it, which is up when it has printed so and takes connections."""
 
-    def __init__(self, command: Sequence[str], folder: Path, log: str) -> None:
-        self._log = folder / log
-        self._began = self._log.stat().st_size if self._log.exists() else 0
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=folder,
-                env={**os.environ, "ROCKETMQ_HOME": str(folder / "home")},
-                start_new_session=True,
-            )
-        self._guard = guard(self._process.pid)
+    up_within_s = _START_LIMIT_S
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def __init__(self, *, folder: Path, name: str, port: int, started: str, command: Sequence[str]) -> None:
+        """`started`: what it prints then. `command`: is given its configuration as the last word."""
+        super().__init__(folder, f"{name}.out", port)
+        self._started = started.encode()
+        self._command = [*command, str(folder / f"{name}.conf")]
+        self._began = self.log.stat().st_size if self.log.exists() else 0
 
-    def wait_for(self, words: str) -> None:
-        """Until it has printed them."""
-        wait_until(lambda: self._has_printed(words), self.report, _START_LIMIT_S)
+    def command(self) -> Sequence[str]:
+        """See Background."""
+        return self._command
 
-    def _has_printed(self, words: str) -> bool:
-        found = self._log.read_bytes()[self._began :]
-        assert self._process.poll() is None, self.report()
-        return words.encode() in found
+    def environment(self) -> dict[str, str]:
+        """See Background."""
+        return {"ROCKETMQ_HOME": str(self.directory / "home")}
 
-    def report(self) -> str:
-        return f"the end of what it has printed:\n{self._log.read_text(errors='replace')[-2_000:]}"
-
-    def end(self, how: signal.Signals) -> None:
-        self._process.send_signal(how)
-        self._process.send_signal(signal.SIGCONT)  # in case it was stopped
-        try:
-            self._process.wait(PATIENCE_S)
-        finally:
-            self._guard.kill()  # before another process gets the number of this one
-            self._guard.communicate()
+    def is_up(self) -> bool:
+        """See Server."""
+        return self._started in self.log.read_bytes()[self._began :] and super().is_up()
 
 
 def _broker_port() -> int:

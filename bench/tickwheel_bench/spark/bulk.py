@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.figures import percentiles
 from tickwheel_bench.load.messages import schedule
+from tickwheel_bench.processes import memory_bytes_of
 from tickwheel_bench.spark.session import (
     FEW_HOURS,
     HOUR_MS,
@@ -129,10 +131,7 @@ def _sent_per_s(spark: SparkSession, daemon: Daemon, folder: Path, count: int, s
 
 def _rss_mib() -> float:
     """Of the driver's Python."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return round(int(line.split()[1]) / 1024, 1)
-    raise KeyError("VmRSS")
+    return round(memory_bytes_of(os.getpid(), "VmRSS") / 2**20, 1)
 
 
 # -- beside a stream --
@@ -173,8 +172,8 @@ class _Stream(threading.Thread):
         """Of messages that were due between two moments."""
         due_ms, late_ms = np.concatenate(self._due), np.concatenate(self._late)
         late_ms = late_ms[(due_ms >= from_s * 1000) & (due_ms <= to_s * 1000)]
-        percentiles = {f"p{p}": round(float(np.percentile(late_ms, p)), 2) for p in (50, 99)}
-        return {"messages": len(late_ms), "early": int((late_ms < 0).sum()), **percentiles}
+        shares = percentiles(late_ms, "p50", "p99", digits=2)
+        return {"messages": len(late_ms), "early": int((late_ms < 0).sum()), **shares}
 
 
 def _beside_a_stream(rows: DataFrame, daemon: Daemon, count: int) -> dict[str, Any]:

@@ -4,18 +4,15 @@ broker is beside four readers that read all the time.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-import numpy as np
-
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.figures import median_later_ms, p99_later_ms
 from tickwheel_bench.load.lateness import lateness_of
-from tickwheel_bench.spark.reading import best, prepared, queries
+from tickwheel_bench.program import Program, module_command
+from tickwheel_bench.spark.reading import Way, compared, in_place, prepared
 from tickwheel_bench.spark.session import with_spark
 
 if TYPE_CHECKING:
@@ -39,58 +36,32 @@ def flight(directory: Path, scale: float) -> dict[str, Any]:
 
 def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
     count, parquet, since_ms = prepared(spark, directory, daemon, scale)
-    figures: dict[str, Any] = {"messages": count}
-    for name, (options, query) in queries(since_ms).items():
-
-        def by_flight(options: dict[str, str] = options, query: Any = query) -> Any:
-            return query(spark.read.format("tickwheel").options(url=daemon.url, **options).load())
-
-        def in_place(options: dict[str, str] = options, query: Any = query) -> Any:
-            return query(spark.read.format("tickwheel").options(**options).load(str(directory)))
-
-        def by_parquet(query: Any = query) -> Any:
-            return query(spark.read.parquet(parquet))
-
-        (flight_s, found), (place_s, same) = best(by_flight), best(in_place)
-        parquet_s, expected = best(by_parquet)
-        assert found == same == expected, (name, found, same, expected)
-        figures[name] = {
-            "flight_s": round(flight_s, 2),
-            "in_place_s": round(place_s, 2),
-            "parquet_s": round(parquet_s, 2),
-            "in_place_over_flight": round(place_s / flight_s, 2),
-            "parquet_over_flight": round(parquet_s / flight_s, 2),
-        }
+    ways: dict[str, Way] = {
+        "flight": lambda options: spark.read.format("tickwheel").options(url=daemon.url, **options).load(),
+        "in_place": lambda options: in_place(spark, directory, **options),
+        "parquet": lambda _: spark.read.parquet(parquet),
+    }
+    figures = {"messages": count} | compared(ways, since_ms)
     rounds = [_round(daemon, number, max(2.0, _SECONDS * scale)) for number in range(ROUNDS)]
     return figures | {
         "rounds": rounds,
-        "p99_later_ms": round(float(np.median([one["p99_later_ms"] for one in rounds])), 3),
+        "p99_later_ms": median_later_ms(rounds),
     }
 
 
 def _round(daemon: Daemon, number: int, seconds: float) -> dict[str, Any]:
     """How late messages are without readers and beside them."""
 
-    def lateness(name: str) -> dict[str, Any]:
-        topic = f"{name}-{number}"
-        return anyio.run(lateness_of, daemon.url, topic, seconds, _DUE_PER_S, backend="asyncio")
-
-    without = lateness("without")
-    command = [sys.executable, "-m", "tickwheel_bench.spark.readers", daemon.url, str(_READERS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as readers:
-        assert readers.stdin is not None
-        assert readers.stdout is not None
-        readers.stdout.readline()  # each has read a batch
+    without = daemon.run(lateness_of, f"without-{number}", seconds, _DUE_PER_S)
+    with Program(module_command("tickwheel_bench.spark.readers", daemon.url, _READERS)) as readers:
+        readers.line()  # each has read a batch
         begun_s = time.perf_counter()
-        beside = lateness("beside")
+        beside = daemon.run(lateness_of, f"beside-{number}", seconds, _DUE_PER_S)
         took_s = time.perf_counter() - begun_s
-        readers.stdin.close()
-        read = int(readers.stdout.readline())
-    if readers.returncode:
-        raise RuntimeError(f"the readers ended with {readers.returncode}")
+        read = readers.last()
     return {
         "without": without,
         "beside_four_readers": beside,
-        "p99_later_ms": round(beside["late_ms"]["p99"] - without["late_ms"]["p99"], 3),
+        "p99_later_ms": p99_later_ms(beside, without),
         "rows_read_per_s": round(read / took_s),
     }

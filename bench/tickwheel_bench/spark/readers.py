@@ -5,6 +5,7 @@ read a batch, and at the end how many rows all have read: python -m tickwheel_be
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for one in readers:
         if not one.has_begun.wait(60):
             raise SystemExit("a reader has read nothing within a minute")
-    print("all read", flush=True)
+    print(json.dumps({"readers": given.count}), flush=True)
     before = sum(one.rows for one in readers)
     sys.stdin.read()
     read = sum(one.rows for one in readers) - before

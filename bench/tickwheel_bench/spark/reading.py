@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tickwheel_bench.daemon import Daemon
 from tickwheel_bench.spark.session import FEW_HOURS, HOUR_MS, HOURS, create_topic, make_rows, with_spark
@@ -19,6 +19,9 @@ ROUNDS = 5
 FILTERED = "topic,deliver_at"
 SCANNED = "id,topic,key,priority,state,time_created,deliver_at"
 
+Way: TypeAlias = Callable[[dict[str, str]], "DataFrame"]
+"""How to read messages, with these options of the data source."""
+
 
 def reading(directory: Path, scale: float) -> dict[str, Any]:
     """Ten million scheduled messages with keys and bodies of 100 bytes; each query five times, the best counts."""
@@ -27,16 +30,24 @@ def reading(directory: Path, scale: float) -> dict[str, Any]:
 
 def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
     count, parquet, since_ms = prepared(spark, directory, daemon, scale)
-    figures: dict[str, Any] = {"messages": count}
-    for name, (options, query) in queries(since_ms).items():
-        ours_s, found = best(lambda o=options, q=query: q(_ours(spark, directory, **o)))  # type: ignore[misc]
-        parquet_s, expected = best(lambda q=query: q(spark.read.parquet(parquet)))  # type: ignore[misc]
-        assert found == expected, (name, found, expected)
-        figures[name] = {
-            "ours_s": round(ours_s, 2),
-            "parquet_s": round(parquet_s, 2),
-            "parquet_over_ours": round(parquet_s / ours_s, 2),
-        }
+    ways: dict[str, Way] = {
+        "ours": lambda options: in_place(spark, directory, **options),
+        "parquet": lambda _: spark.read.parquet(parquet),
+    }
+    return {"messages": count} | compared(ways, since_ms)
+
+
+def compared(ways: Mapping[str, Way], since_ms: int) -> dict[str, Any]:
+    """Seconds of each query in each way, and how much longer than in the first the others took. All find the same."""
+    figures: dict[str, Any] = {}
+    first, *others = ways
+    for name, (options, query) in _queries(since_ms).items():
+        rounds = {way: _best(query, load, options) for way, load in ways.items()}
+        assert all(found == rounds[first][1] for _, found in rounds.values()), (name, rounds)
+        seconds = {way: taken_s for way, (taken_s, _) in rounds.items()}
+        figures[name] = {f"{way}_s": round(taken_s, 2) for way, taken_s in seconds.items()}
+        for way in others:
+            figures[name][f"{way}_over_{first}"] = round(seconds[way] / seconds[first], 2)
     return figures
 
 
@@ -51,11 +62,11 @@ def prepared(spark: SparkSession, directory: Path, daemon: Daemon, scale: float)
     rows = make_rows(spark, directory.parent / "rows", count, start_ms, hours)
     assert schedule_messages(rows, url=daemon.url, topic="read").messages == count
     parquet = str(directory.parent / "messages")
-    _ours(spark, directory).write.parquet(parquet)
+    in_place(spark, directory).write.parquet(parquet)
     return count, parquet, start_ms + hours * HOUR_MS * 9 // 10
 
 
-def queries(since_ms: int) -> dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]]:
+def _queries(since_ms: int) -> dict[str, tuple[dict[str, str], Callable[[DataFrame], Any]]]:
     """By name: options of the data source, and what is asked."""
     return {
         "filtered_aggregate": (_filtered(since_ms), lambda frame: _aggregate(frame, since_ms)),
@@ -67,7 +78,8 @@ def queries(since_ms: int) -> dict[str, tuple[dict[str, str], Callable[[DataFram
     }
 
 
-def _ours(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
+def in_place(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
+    """The messages of a data directory."""
     return spark.read.format("tickwheel").options(**options).load(str(directory))
 
 
@@ -91,11 +103,11 @@ def _scan(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def best(work: Callable[[], Any]) -> tuple[float, Any]:
+def _best(query: Callable[[DataFrame], Any], load: Way, options: dict[str, str]) -> tuple[float, Any]:
     """Seconds of the fastest round, and what the last round found."""
     taken_s, found = float("inf"), None
     for _ in range(ROUNDS):
         started_s = time.perf_counter()
-        found = work()
+        found = query(load(options))
         taken_s = min(taken_s, time.perf_counter() - started_s)
     return taken_s, found

@@ -13,7 +13,7 @@ import numpy as np
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon, disk_bytes
 from tickwheel_bench.load.lateness import Recorder
-from tickwheel_bench.load.messages import BATCH, schedule, work_off
+from tickwheel_bench.load.messages import BATCH, schedule, schedule_evenly, work_off
 
 DUE_PER_S = 10_000
 STREAM_S = 30
@@ -40,9 +40,9 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
     count = int(5_000_000 * scale) // BATCH * BATCH
     stream = int(DUE_PER_S * max(3, STREAM_S * scale))
 
-    async def work() -> dict[str, Any]:
+    async def work(client: Client) -> dict[str, Any]:
         figures: dict[str, Any] = {"messages": count}
-        async with Client(daemon.url) as client, Client(daemon.url) as other:
+        async with Client(daemon.url) as other:
             await client.create_topic("old", purge_after=KEEP)
             await client.create_topic("stream", purge_after=0)
             soon_ms = int(time.time() * 1000) + 1_000
@@ -50,8 +50,7 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
             with anyio.fail_after(900):
                 await work_off(client, "old", count)
             peak_bytes = disk_bytes(directory)
-            start_ms = int(time.time() * 1000) + 4_000
-            await schedule(other, "stream", start_ms + np.arange(stream) * 1_000 // DUE_PER_S)
+            start_ms = await schedule_evenly(other, "stream", stream, DUE_PER_S, 4_000)
             peak_bytes = max(peak_bytes, disk_bytes(directory))
             recorder = Recorder("stream", stream)
             with anyio.fail_after(300):
@@ -70,4 +69,4 @@ def purge(directory: Path, scale: float) -> dict[str, Any]:
         }
 
     with Daemon(directory, "--ack-wait", f"{ACK_WAIT_S}s") as daemon:
-        return anyio.run(work, backend="asyncio")
+        return daemon.run(work)

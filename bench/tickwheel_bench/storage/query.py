@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
 from tickwheel_bench.load.lateness import Recorder
-from tickwheel_bench.load.messages import BATCH, BODY, DAY_MS, schedule
+from tickwheel_bench.load.messages import DAY_MS, fill, schedule_evenly
 
 LEAD_MS = 2_000
 DUE_A_SECOND = 1_000
@@ -32,10 +31,9 @@ def query(directory: Path, scale: float) -> dict[str, Any]:
     count = int(5_000_000 * scale)
     stream_s = STREAM_S if scale == 1 else SHORT_STREAM_S
 
-    async def work() -> dict[str, Any]:
-        async with Client(daemon.url) as client, Client(daemon.url) as other:
-            for _ in range(count // BATCH):
-                (await client.send_many("orders", [BODY] * BATCH, delay_ms=DAY_MS)).raise_for_errors()
+    async def work(client: Client) -> dict[str, Any]:
+        async with Client(daemon.url) as other:
+            await fill(client, "orders", count, delay_ms=DAY_MS)
             seconds = {name: await _timed(client, sql) for name, sql in QUERIES.items()}
             figures: dict[str, Any] = {"messages": count, "seconds": seconds}
             work_s = max(seconds["states"] - seconds["start"], 1e-3)
@@ -46,7 +44,7 @@ def query(directory: Path, scale: float) -> dict[str, Any]:
             return figures
 
     with Daemon(directory) as daemon:
-        return anyio.run(work, backend="asyncio")
+        return daemon.run(work)
 
 
 async def _timed(client: Client, sql: str) -> float:
@@ -63,8 +61,7 @@ async def _stream(
     client: Client, other: Client, topic: str, sql: str | None, stream_s: int
 ) -> dict[str, Any]:
     count = DUE_A_SECOND * stream_s
-    due_ms = int(time.time() * 1000) + LEAD_MS + np.arange(count) * 1000 // DUE_A_SECOND
-    await schedule(client, topic, due_ms)
+    await schedule_evenly(client, topic, count, DUE_A_SECOND, LEAD_MS)
     recorder, answered = Recorder(topic, count), 0
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:

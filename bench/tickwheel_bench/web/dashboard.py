@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -18,8 +15,11 @@ import numpy as np
 
 from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
+from tickwheel_bench.figures import median_later_ms, p99_later_ms
 from tickwheel_bench.load.lateness import lateness_of
 from tickwheel_bench.load.messages import DAY_MS, schedule
+from tickwheel_bench.program import Program, module_command
+from tickwheel_bench.usage import percent, used_s
 from tickwheel_web.dashboard.table import PAGES
 
 MESSAGES: Final = 1_000_000
@@ -54,7 +54,7 @@ def dashboard(directory: Path, scale: float) -> dict[str, Any]:
     seconds = max(2.0, _SECONDS * scale)
     with Daemon(directory, "--web", "--web-port", "0") as daemon:
         (url,) = daemon.announced["web"]
-        parts = anyio.run(_fill, daemon.url, scale, backend="asyncio")
+        parts = daemon.run(_fill, scale)
         paths = [row.path for row in PAGES if row.method == "GET" and row.path not in _NO_PAGES]
         pages = _loaded(daemon, url, parts, (*paths, *_MORE_PAGES))
         scans = _loaded(daemon, url, parts, _SCANS)
@@ -70,34 +70,33 @@ def dashboard(directory: Path, scale: float) -> dict[str, Any]:
         "slowest_median_ms": pages[slowest]["median_ms"],
         "slower_than_200_ms": [path for path, found in pages.items() if found["median_ms"] >= 200],
         "rounds": rounds,
-        "p99_later_ms": round(float(np.median([one["p99_later_ms"] for one in rounds])), 3),
+        "p99_later_ms": median_later_ms(rounds),
     }
 
 
 # -- what the broker holds ----------------------------------------------------------------------------------
 
 
-async def _fill(url: str, scale: float) -> dict[str, str]:
+async def _fill(client: Client, scale: float) -> dict[str, str]:
     """Half of the messages are in one topic; they are due within a year. What stands for the parts of paths."""
     random = np.random.default_rng(1)
     messages = int(MESSAGES * scale)
-    async with Client(url) as client:
-        for create, count in ((_create_topic, TOPICS), (_create_schedule, int(SCHEDULES * scale))):
-            numbers = iter(range(count))
-            async with anyio.create_task_group() as group:
-                for _ in range(_AT_A_TIME):
-                    group.start_soon(_each, create, client, numbers)
-        for number in range(TOPICS):
-            count = messages // 2 if number == 0 else messages // 2 // (TOPICS - 1)
-            due_ms = int(time.time() * 1_000) + random.integers(DAY_MS // 24, 365 * DAY_MS, count)
-            await schedule(client, _topic(number), due_ms)
-            if number < _TOPICS_WITH_DEAD:
-                await _give_up(client, _topic(number))
-        for number in range(_ENDPOINTS):
-            await client.set_endpoint(
-                f"endpoint-{number}", topic=_topic(number), url=f"https://example.org/{number}"
-            )
-        kept = await client.send(_topic(0), b'{"order": 17}', key="order-17", delay_ms=DAY_MS)
+    for create, count in ((_create_topic, TOPICS), (_create_schedule, int(SCHEDULES * scale))):
+        numbers = iter(range(count))
+        async with anyio.create_task_group() as group:
+            for _ in range(_AT_A_TIME):
+                group.start_soon(_each, create, client, numbers)
+    for number in range(TOPICS):
+        count = messages // 2 if number == 0 else messages // 2 // (TOPICS - 1)
+        due_ms = int(time.time() * 1_000) + random.integers(DAY_MS // 24, 365 * DAY_MS, count)
+        await schedule(client, _topic(number), due_ms)
+        if number < _TOPICS_WITH_DEAD:
+            await _give_up(client, _topic(number))
+    for number in range(_ENDPOINTS):
+        await client.set_endpoint(
+            f"endpoint-{number}", topic=_topic(number), url=f"https://example.org/{number}"
+        )
+    kept = await client.send(_topic(0), b'{"order": 17}', key="order-17", delay_ms=DAY_MS)
     return {
         "topic": _topic(0),
         "group": "billing",
@@ -176,31 +175,22 @@ def _loaded(
 
 def _round(daemon: Daemon, url: str, number: int, seconds: float) -> dict[str, Any]:
     """How late messages are without tabs and beside them."""
-    without = anyio.run(lateness_of, daemon.url, f"without-{number}", seconds, _DUE_PER_S, backend="asyncio")
-    command = [sys.executable, "-m", "tickwheel_bench.web.tabs", url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tabs:
-        assert tabs.stdin is not None
-        assert tabs.stdout is not None
-        json.loads(tabs.stdout.readline())  # all are open
-        before_s, web_before_s, begun_s = daemon.cpu_s(), daemon.children_cpu_s(), time.perf_counter()
-        beside = anyio.run(
-            lateness_of, daemon.url, f"beside-{number}", seconds, _DUE_PER_S, backend="asyncio"
-        )
-        took_s = time.perf_counter() - begun_s
-        broker_s, web_s = daemon.cpu_s() - before_s, daemon.children_cpu_s() - web_before_s
-        tabs.stdin.close()
-        seen = json.loads(tabs.stdout.readline())
-    if tabs.returncode:
-        raise RuntimeError(f"the tabs ended with {tabs.returncode}")
+    without = daemon.run(lateness_of, f"without-{number}", seconds, _DUE_PER_S)
+    with Program(module_command("tickwheel_bench.web.tabs", url)) as tabs:
+        tabs.line()  # all are open
+        processes, begun_s = daemon.processes("web"), time.perf_counter()
+        before_s = used_s(processes)
+        beside = daemon.run(lateness_of, f"beside-{number}", seconds, _DUE_PER_S)
+        cpu_percent = percent(before_s, used_s(processes), time.perf_counter() - begun_s)
+        seen = tabs.last()
     return {
         "without": without,
         "beside_ten_tabs": beside,
-        "p99_later_ms": round(beside["late_ms"]["p99"] - without["late_ms"]["p99"], 3),
+        "p99_later_ms": p99_later_ms(beside, without),
         "seen_by_tabs": seen,
-        "web_cpu_percent": round(100 * web_s / took_s, 1),
-        "broker_cpu_percent": round(100 * broker_s / took_s, 1),
+        **{f"{name}_cpu_percent": value for name, value in cpu_percent.items()},
     }
 
 
 def _cpu_s(daemon: Daemon) -> float:
-    return daemon.cpu_s() + daemon.children_cpu_s()
+    return sum(used_s(daemon.processes("web")).values())

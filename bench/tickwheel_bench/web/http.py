@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
-import numpy as np
-
-from tickwheel import Client
 from tickwheel_bench.daemon import Daemon
-from tickwheel_bench.load.lateness import LEAD_MS, lateness_of
-from tickwheel_bench.load.messages import schedule
+from tickwheel_bench.figures import p99_later_ms
+from tickwheel_bench.load.lateness import lateness_of
+from tickwheel_bench.load.messages import LEAD_MS, schedule_evenly
+from tickwheel_bench.program import Program, module_command
+from tickwheel_bench.usage import ms_a_request, used_s
 
 _DUE_PER_S: Final = 2_000
 _SECONDS: Final = 15.0
@@ -30,14 +25,14 @@ def http(directory: Path, scale: float) -> dict[str, Any]:
     seconds = max(1.0, _SECONDS * scale)
     with Daemon(directory, "--web", "--web-port", "0") as daemon:
         (url,) = daemon.announced["web"]
-        _load(url, seconds=1.0).communicate()  # connects, makes the topic
+        _measured(daemon, url, seconds=1.0)  # connects, makes the topic
         single = _measured(daemon, url, seconds=seconds)
         paced = _measured(daemon, url, seconds=seconds, rate=_RATE)
-        waiting = {kind: _waiting(daemon.url, url, kind, seconds) for kind in ("poll", "stream")}
-        quiet = anyio.run(lateness_of, daemon.url, "quiet", seconds, _DUE_PER_S, backend="asyncio")
-        beside = _load(url, seconds=seconds + LEAD_MS / 1_000 + 1)
-        busy = anyio.run(lateness_of, daemon.url, "busy", seconds, _DUE_PER_S, backend="asyncio")
-        beside_figures = _figures(beside)
+        waiting = {kind: _waiting(daemon, url, kind, seconds) for kind in ("poll", "stream")}
+        quiet = daemon.run(lateness_of, "quiet", seconds, _DUE_PER_S)
+        with _load(url, seconds=seconds + LEAD_MS / 1_000 + 1) as beside:
+            busy = daemon.run(lateness_of, "busy", seconds, _DUE_PER_S)
+            beside_figures = beside.last()
         batch = _measured(daemon, url, seconds=seconds, connections=4, batch=1_000)
     return {
         "single": single,
@@ -46,47 +41,30 @@ def http(directory: Path, scale: float) -> dict[str, Any]:
         "ndjson_batches_of_1000": batch,
         "without": quiet,
         "beside_single_sends": busy | {"requests_per_s": beside_figures["requests_per_s"]},
-        "p99_later_ms": round(busy["late_ms"]["p99"] - quiet["late_ms"]["p99"], 3),
+        "p99_later_ms": p99_later_ms(busy, quiet),
     }
 
 
 def _measured(daemon: Daemon, url: str, *, seconds: float, **how: int) -> dict[str, Any]:
     """A load, and what it costs web and broker."""
-    web_s, broker_s = daemon.children_cpu_s(), daemon.cpu_s()
-    found = _figures(_load(url, seconds=seconds, **how))
-    requests = found["requests"]
-    used_s = {"web": daemon.children_cpu_s() - web_s, "broker": daemon.cpu_s() - broker_s}
-    return found | {
-        f"{name}_cpu_ms_a_request": round(cpu_s * 1_000 / requests, 3) for name, cpu_s in used_s.items()
-    }
+    processes = daemon.processes("web")
+    before_s = used_s(processes)
+    with _load(url, seconds=seconds, **how) as load:
+        figures: dict[str, Any] = load.last()
+    each_ms = ms_a_request(before_s, used_s(processes), figures["requests"])
+    return figures | {f"{name}_cpu_ms_a_request": ms for name, ms in each_ms.items()}
 
 
-def _load(
-    url: str, *, seconds: float, connections: int = 64, batch: int = 0, rate: int = 0
-) -> subprocess.Popen[str]:
+def _load(url: str, *, seconds: float, connections: int = 64, batch: int = 0, rate: int = 0) -> Program:
     options = {"--seconds": seconds, "--connections": connections, "--batch": batch, "--rate": rate}
     words = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "tickwheel_bench.web.load", url, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return Program(module_command("tickwheel_bench.web.load", url, *words))
 
 
-def _figures(load: subprocess.Popen[str]) -> dict[str, Any]:
-    said, _ = load.communicate()
-    if load.returncode:
-        raise RuntimeError(f"the load ended with {load.returncode}")
-    figures: dict[str, Any] = json.loads(said)
-    return figures
-
-
-def _waiting(broker_url: str, url: str, kind: str, seconds: float) -> dict[str, Any]:
+def _waiting(daemon: Daemon, url: str, kind: str, seconds: float) -> dict[str, Any]:
     """Who waits over HTTP for messages that get due evenly."""
     count = int(seconds * _WAITED_PER_S)
-    anyio.run(_schedule_waited, broker_url, kind, count, backend="asyncio")
-    command = [sys.executable, "-m", "tickwheel_bench.web.waiting", url, kind, kind, str(count)]
-    return _figures(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-
-
-async def _schedule_waited(broker_url: str, topic: str, count: int) -> None:
-    async with Client(broker_url) as client:
-        start_ms = int(time.time() * 1_000) + LEAD_MS
-        await schedule(client, topic, start_ms + np.arange(count) * 1_000 // _WAITED_PER_S)
+    daemon.run(schedule_evenly, kind, count, _WAITED_PER_S, LEAD_MS)
+    with Program(module_command("tickwheel_bench.web.waiting", url, kind, kind, count)) as waiting:
+        figures: dict[str, Any] = waiting.last()
+    return figures

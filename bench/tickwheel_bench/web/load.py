@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import uvloop
 
+from tickwheel_bench.figures import percentiles
+
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _SINGLE: Final = b'{"text": "%s", "delay": "1d"}' % (b"x" * 100)
 
@@ -104,13 +106,12 @@ async def run(url: str, connections: int, seconds: float, batch: int, rate: floa
     used_s = time.process_time()
     await asyncio.gather(*(one.ended for one in made))
     took_s, used_s = loop.time() - begun_s, time.process_time() - used_s
-    late_ms = np.array(times_s) * 1e3
     return {
         "connections": connections,
         "requests": len(times_s),
         "requests_per_s": round(len(times_s) / took_s),
         **({"messages_per_s": round(len(times_s) * batch / took_s)} if batch else {}),
-        "answer_ms": {name: round(float(np.percentile(late_ms, p)), 2) for name, p in _SHOWN.items()},
+        "answer_ms": percentiles(np.array(times_s) * 1e3, "p50", "p99", "max", digits=2),
         "load_cpu_ms_a_request": round(used_s / len(times_s) * 1e3, 3),
         "refused": len(wrong),
         **({"first_refusal": wrong[0]} if wrong else {}),
@@ -118,7 +119,6 @@ async def run(url: str, connections: int, seconds: float, batch: int, rate: floa
 
 
 _TO_CONNECT_S: Final = 0.5
-_SHOWN: Final = {"p50": 50, "p99": 99, "max": 100}
 
 
 def _request(host: str, batch: int) -> bytes:

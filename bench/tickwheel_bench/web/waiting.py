@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-import numpy as np
 import uvloop
+
+from tickwheel_bench.figures import late_figures
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _DUE: Final = re.compile(rb'"deliver_at":"([^"]+)"')
@@ -115,17 +116,13 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("count", type=int)
     given = parser.parse_args()
-    late_ms = np.array(uvloop.run(Waiting(given.url, given.topic, given.count).run(given.kind)))
+    late_ms = uvloop.run(Waiting(given.url, given.topic, given.count).run(given.kind))
     figures = {
         "messages": len(late_ms),
-        "early": int((late_ms < 0).sum()),
-        "late_ms": {name: round(float(np.percentile(late_ms, p)), 3) for name, p in _SHOWN.items()},
+        **late_figures(late_ms, "p50", "p99", "max"),
         "load_cpu_ms_a_message": round(time.process_time() / len(late_ms) * 1e3, 3),
     }
     print(json.dumps(figures))
-
-
-_SHOWN: Final = {"p50": 50, "p99": 99, "max": 100}
 
 
 if __name__ == "__main__":

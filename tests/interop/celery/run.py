@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.their_suites import End, Ran, complaints, expected, run, tail
-from tickwheel_bench.redis_server import is_installed, redis_server
+from tickwheel_bench.contenders import Redis
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
@@ -95,9 +95,9 @@ def judge(name: str, python: str, folder: Path) -> list[str]:
     with contextlib.ExitStack() as stack:
         port = 0
         if suite.wants_redis:
-            if not is_installed():
+            if Redis.missing() is not None:
                 sys.exit("The suites of Celery need a Redis server for results: apt-get install redis-server")
-            port = stack.enter_context(redis_server(folder, is_durable=False))
+            port = stack.enter_context(Redis(folder, is_durable=False)).port
         daemon = stack.enter_context(Daemon(folder / name))
         environment = {
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",

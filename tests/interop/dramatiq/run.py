@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.support.processes.daemon_harness import Daemon
 from tests.support.run.their_suites import complaints, expected, read_surefire, run, tail
-from tickwheel_bench.redis_server import is_installed, redis_server
+from tickwheel_bench.contenders import Redis
 
 HERE: Final = Path(__file__).parent
 KNOWN: Final = HERE / "known_failures.toml"
@@ -59,10 +59,10 @@ def judge(archive: Path, words: list[str]) -> list[str]:
             f"{sys.executable} -m pytest -c pytest.ini -p no:cacheprovider -p no:xdist -p no:trio "
             f"--junitxml={report} {files} {shlex.join([*left_out, *words])}"
         )
-        with Daemon(folder / "data") as daemon, redis_server(folder, is_durable=False) as port:
+        with Daemon(folder / "data") as daemon, Redis(folder, is_durable=False) as redis:
             around = {
                 "TICKWHEEL_SUITE_BROKER": daemon.url,
-                "TICKWHEEL_SUITE_REDIS": f"redis://127.0.0.1:{port}/0",
+                "TICKWHEEL_SUITE_REDIS": redis.url,
                 "PYTHONPATH": os.pathsep.join(sys.path),
             }
             code = run(command, folder, around, log, LIMIT_S)
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("archive", type=Path, help="its source distribution")
     parser.add_argument("words", nargs="*", help="more words for pytest, behind --")
     given = parser.parse_args()
-    if not is_installed():
+    if Redis.missing() is not None:
         parser.error("there is no redis-server: apt-get install redis-server")
     wrong = judge(given.archive, given.words)
     for one in wrong:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.bench.test_bench_rocketmq import programs
+from tickwheel_bench.program import Program
 from tickwheel_bench.rocketmq import clients, comparison, h2load, raw_loads
-from tickwheel_bench.rocketmq.clients import Missing, Programs, Run
+from tickwheel_bench.rocketmq.clients import Missing, Programs
 from tickwheel_bench.rocketmq.servers import OURS
 from tickwheel_bench.rocketmq.stage import CLIENT, Stage, measured
 from tickwheel_bench.rocketmq.table import Row, cell, table
-from tickwheel_bench.rocketmq.usage import Processes, total_us, us_a_message, used_s
+from tickwheel_bench.usage import Processes, total_us, us_a_message, used_s
 from tickwheel_gateway.wire import schema
 
 PATIENCE_S = 60.0
@@ -70,7 +71,7 @@ def test_processes_of_one_name_count_together() -> None:
 
 def test_what_is_said_before_it_is_warm_does_not_count() -> None:
     lines = [{"messages": 1_000, "seconds": 9.0}, *[{"messages": 50, "seconds": 0.5, "failed": 0}] * 2]
-    with Run(saying(*lines), limit_s=PATIENCE_S) as run:
+    with Program(saying(*lines), limit_s=PATIENCE_S) as run:
         found = measured(run, Here(), 1)
     assert found.messages == 100
     assert set(found.cpu_us) == {"gateway", CLIENT}
@@ -81,7 +82,7 @@ def test_what_is_said_before_it_is_warm_does_not_count() -> None:
 
 def test_a_load_that_fails_is_no_figure() -> None:
     with (
-        Run(saying({"messages": 1}, then="raise SystemExit(3)"), limit_s=PATIENCE_S) as run,
+        Program(saying({"messages": 1}, then="raise SystemExit(3)"), limit_s=PATIENCE_S) as run,
         pytest.raises(RuntimeError, match="ended with 3"),
     ):
         list(run.lines())
@@ -89,7 +90,7 @@ def test_a_load_that_fails_is_no_figure() -> None:
 
 def test_a_load_that_takes_too_long_is_ended() -> None:
     with (
-        Run(saying({"messages": 1}, then="import time; time.sleep(600)"), limit_s=0.5) as run,
+        Program(saying({"messages": 1}, then="import time; time.sleep(600)"), limit_s=0.5) as run,
         pytest.raises(RuntimeError, match="not done within"),
     ):
         list(run.lines())
@@ -97,7 +98,7 @@ def test_a_load_that_takes_too_long_is_ended() -> None:
 
 def test_a_load_that_says_nothing_is_no_figure() -> None:
     with (
-        Run(saying({"messages": 1}), limit_s=PATIENCE_S) as run,
+        Program(saying({"messages": 1}), limit_s=PATIENCE_S) as run,
         pytest.raises(RuntimeError, match="nothing"),
     ):
         measured(run, Here(), 1)

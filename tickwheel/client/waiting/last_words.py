@@ -16,7 +16,7 @@ class LastWords:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._until = math.inf
-        self._scopes: set[anyio.CancelScope] = set()
+        self._scopes: dict[anyio.CancelScope, None] = {}
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -39,12 +39,12 @@ class LastWords:
         """Awaits ``word()``, also in a task that is cancelled. Calls ``cut()`` if it was interrupted. Raises what
         ``word`` raises, and the cancellation in the end."""
         with anyio.CancelScope(deadline=self._until, shield=True) as scope:
-            self._scopes.add(scope)
+            self._scopes[scope] = None
             try:
                 await word()
             except anyio.get_cancelled_exc_class():
                 cut()
                 raise
             finally:
-                self._scopes.remove(scope)
+                del self._scopes[scope]
         await anyio.lowlevel.checkpoint_if_cancelled()

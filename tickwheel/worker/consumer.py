@@ -12,7 +12,6 @@ from anyio.abc import TaskGroup
 from tickwheel.client.consumer.giving_back import GiveBack
 from tickwheel.client.consumer.message import BaseMessage
 from tickwheel.client.consumer.subscription import Subscription
-from tickwheel.client.results import ReceiptResult
 from tickwheel.client.waiting.last_words import LastWords
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.worker.handler import Handler
@@ -98,7 +97,7 @@ class Consumer:
 
     async def _settle(self, message: BaseMessage, outcome: Outcome) -> None:
         if outcome.kind is not Kind.DONE:
-            untold = partial(self._untold, message, outcome, "no answer in time")
+            untold = partial(self.tally.untold, message.id, outcome, "no answer in time")
             await self._last_words.say(partial(self._give_back, message, outcome), untold)
             return
         acks = message.acks
@@ -107,17 +106,7 @@ class Consumer:
             if acks.crowded:
                 await acks.make_room()
         except TickwheelError as error:
-            self._untold(message, outcome, error)
-
-    def _untold(self, message: BaseMessage, outcome: Outcome, why: object) -> None:
-        self.tally.unsettled += 1
-        _log.warning(
-            "message %d of %r is %s, and the broker could not be told (%s): it comes again when its lease ends",
-            message.id,
-            self._handler.topic,
-            outcome.kind,
-            why,
-        )
+            self.tally.untold(message.id, outcome, error)
 
     async def _give_back(self, message: BaseMessage, outcome: Outcome) -> None:
         give_up = outcome.kind is Kind.GIVEN_UP
@@ -125,14 +114,6 @@ class Consumer:
         try:
             (result,) = await message.acks.nack((message.id,), (message.epoch,), how)
         except TickwheelError as error:
-            self._untold(message, outcome, error)
+            self.tally.untold(message.id, outcome, error)
             return
-        if result not in (ReceiptResult.NACKED, ReceiptResult.DEAD):
-            self.tally.unsettled += 1
-            _log.warning(
-                "message %d of %r is %s, but it was no longer this worker's: %s",
-                message.id,
-                self._handler.topic,
-                outcome.kind,
-                result,
-            )
+        self.tally.told(message.id, outcome, result)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
+from tickwheel.client.results import ReceiptResult
 from tickwheel.client.times import Delay, duration_ms
 from tickwheel.protocol.errors import ClientClosed, ClientForked, TickwheelError
 from tickwheel.worker.handler import Handler
@@ -33,7 +34,7 @@ class Received(Protocol):
 
     def nack(
         self, *, delay_ms: int | None = None, error: str = "", give_up: bool = False, uncounted: bool = False
-    ) -> Any:
+    ) -> ReceiptResult:
         """See ``tickwheel.Message.nack``."""
 
 
@@ -115,8 +116,16 @@ class ThreadWorker:
 
     def _give_back(self) -> None:
         """A thread cannot be interrupted: its message goes back all the same, and what it says later counts no more."""
-        for number, message in list(self._at_work.items()):
-            self._settle(number, message, INTERRUPTED)
+        for number in list(self._at_work):
+            self._settle(number, INTERRUPTED)
+
+    def _take(self, number: int) -> Any:
+        """The message; None: something else has taken it."""
+        with self._lock:
+            message = self._at_work.pop(number, None)
+            if message is not None:
+                self.tally.running -= 1
+            return message
 
     def _work(self, subscription: Receiving) -> None:
         try:
@@ -144,35 +153,33 @@ class ThreadWorker:
             self._at_work[number] = message
             self.tally.running += 1
         if self._stopping.is_set():  # it came at the last moment
-            self._settle(number, message, INTERRUPTED)
+            self._settle(number, INTERRUPTED)
             return
         began_s = time.monotonic()
         outcome = self._handler.handle_here(message)
         self.tally.handled_s += time.monotonic() - began_s
-        self._settle(number, message, outcome)
+        self._settle(number, outcome)
 
-    def _settle(self, number: int, message: Received, outcome: Outcome) -> None:
+    def _settle(self, number: int, outcome: Outcome) -> None:
+        message = self._take(number)
+        if message is not None:
+            self._tell(message, outcome)
+
+    def _tell(self, message: Received, outcome: Outcome) -> None:
+        """Tells the broker what becomes of a message. The log has what it could not be told, or did not take."""
         with self._lock:
-            if self._at_work.pop(number, None) is None:
-                return
-            self.tally.running -= 1
             self.tally.outcomes[outcome.kind] += 1
         try:
             if outcome.kind is Kind.DONE:
                 message.ack()
                 return
-            message.nack(
+            result = message.nack(
                 delay_ms=outcome.after_ms,
                 error=outcome.reason,
                 give_up=outcome.kind is Kind.GIVEN_UP,
                 uncounted=not outcome.counted,
             )
         except TickwheelError as error:
-            self.tally.unsettled += 1
-            _log.warning(
-                "message %d of %r is %s, and the broker could not be told (%s): it comes again when its lease ends",
-                message.id,
-                self._handler.topic,
-                outcome.kind,
-                error,
-            )
+            self.tally.untold(message.id, outcome, error)
+        else:
+            self.tally.told(message.id, outcome, result)

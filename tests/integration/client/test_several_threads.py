@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import tickwheel
 from tickwheel import sync
 from tickwheel._embedded import EmbeddedBroker
 from tickwheel.worker.handler import Handler, Options
+from tickwheel.worker.outcomes import GiveUp, Retry
 from tickwheel.worker.threads import ThreadWorker
 from tickwheel.worker.worker import asked
 
@@ -27,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield running
 
 
-def work(client: sync.Client, topic: str, handler: Any, threads: int, done: threading.Event) -> None:
+def work(client: sync.Client, topic: str, handler: Any, threads: int, done: threading.Event) -> ThreadWorker:
     """Until it is done; a test that would wait for leases to end fails before."""
     options = Options(concurrency=threads, prefetch=0)
     judged = Handler(topic, handler, options)
@@ -41,6 +43,7 @@ def work(client: sync.Client, topic: str, handler: Any, threads: int, done: thre
     running.join(PATIENCE_S)
     assert is_done
     assert not running.is_alive()
+    return worker
 
 
 def test_messages_that_came_together_are_handled_at_once(broker: EmbeddedBroker) -> None:
@@ -94,3 +97,37 @@ def test_what_another_thread_has_taken_is_no_end(
         assert message is not None
         assert {message.body, taken[0].body} == {b"1", b"2"}
         message.ack()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_acked", "told"),
+    [
+        (
+            GiveUp("no such customer"),
+            False,
+            "is given_up, but it could not become a dead letter, and comes again",
+        ),
+        (Retry(), True, "is retry, but it was no longer this worker's: already_acked"),
+    ],
+)
+def test_an_answer_that_was_not_asked_for_is_counted_and_told(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    outcome: GiveUp | Retry,
+    is_acked: bool,
+    told: str,
+) -> None:
+    done = threading.Event()
+
+    def handle(message: sync.Message) -> None:
+        if is_acked:
+            message.ack(confirm=True)
+        done.set()
+        raise outcome
+
+    # It has no room for a topic of dead letters.
+    with tickwheel.embedded(tmp_path, max_topics=1) as broker, broker.sync_client() as client:
+        client.send("full", b"x")
+        worker = work(client, "full", handle, 1, done)
+    assert worker.tally.unsettled == 1
+    assert told in caplog.text

@@ -119,6 +119,13 @@ class ThreadWorker:
         for number in list(self._at_work):
             self._settle(number, INTERRUPTED)
 
+    def withdraw(self, message: object) -> bool:
+        """Takes a message from its handler, which counts no more: the caller is to `tell` what becomes of it. False:
+        it is no longer with a handler."""
+        with self._lock:
+            numbers = [number for number, held in self._at_work.items() if held is message]
+        return any(self._take(number) is not None for number in numbers)
+
     def _take(self, number: int) -> Any:
         """The message; None: something else has taken it."""
         with self._lock:
@@ -163,9 +170,9 @@ class ThreadWorker:
     def _settle(self, number: int, outcome: Outcome) -> None:
         message = self._take(number)
         if message is not None:
-            self._tell(message, outcome)
+            self.tell(message, outcome)
 
-    def _tell(self, message: Received, outcome: Outcome) -> None:
+    def tell(self, message: Received, outcome: Outcome) -> None:
         """Tells the broker what becomes of a message. The log has what it could not be told, or did not take."""
         with self._lock:
             self.tally.outcomes[outcome.kind] += 1

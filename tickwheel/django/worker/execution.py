@@ -82,10 +82,14 @@ class Execution:
         with self._lock:
             return list(self._running)
 
-    def expire(self, run: Running, limit: timedelta) -> Retry | GiveUp | None:
-        """A task has run for too long. What is to become of its message; None: it has just ended by itself."""
+    def expire(self, run: Running, limit: timedelta, withdraw: Callable[[], bool]) -> Retry | GiveUp | None:
+        """A task has run for too long. What is to become of its message; None: it has just ended by itself.
+
+        ``withdraw`` takes the message from the thread, so that the end of the task does not ack what is to come again;
+        it tells whether it was still there.
+        """
         with run.lock:
-            if run.is_over or run.record is None:
+            if run.is_over or run.record is None or not withdraw():
                 return None
             run.is_over = True
         error = TimeLimitExceeded(f"The task ran for longer than its time limit, {limit}.")
@@ -138,7 +142,7 @@ class Execution:
     def _ended(self, run: Running, judge: Callable[[], Retry | GiveUp | None]) -> Retry | GiveUp | None:
         with run.lock:
             if run.is_over:
-                return None
+                return None  # and is not heard: the message was withdrawn
             run.is_over = True
         return judge()
 

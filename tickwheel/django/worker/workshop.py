@@ -16,10 +16,10 @@ from django.db import connections
 from tickwheel.django.backend import TickwheelBackend
 from tickwheel.django.options import BackendOptions
 from tickwheel.django.worker.execution import Execution, Running
-from tickwheel.protocol.errors import TickwheelError, TopicExists, UnknownTopic
+from tickwheel.protocol.errors import TopicExists, UnknownTopic
 from tickwheel.sync import Client
 from tickwheel.worker.handler import Handler, Options
-from tickwheel.worker.outcomes import GiveUp, Retry
+from tickwheel.worker.outcomes import GiveUp, Kind, Outcome, Retry
 from tickwheel.worker.threads import ThreadWorker
 from tickwheel.worker.worker import asked
 
@@ -47,8 +47,9 @@ class Workshop:
         self._client = client
         self._time_limit = time_limit
         self._execution = Execution(backend)
-        self._workers = [self._worker(queue, threads, drain) for queue in queues]
-        self._topics = [self._options.topic_of(queue) for queue in queues]
+        self._worker_of = {
+            self._options.topic_of(queue): self._worker(queue, threads, drain) for queue in queues
+        }
         self._is_stopping = threading.Event()
         self._failed: BaseException | None = None
         self.has_expired = False
@@ -71,11 +72,11 @@ class Workshop:
     def run(self) -> None:
         """Until `stop`, until a queue cannot be served, or until a task has taken too long; and then until the
         others have ended. Raises what a subscription raises."""
-        for topic in self._topics:
+        for topic in self._worker_of:
             prepare_topic(self._client, topic, self._options)
         threads = [
             threading.Thread(target=self._serve, args=(worker,), name="tickwheel-queue", daemon=True)
-            for worker in self._workers
+            for worker in self._worker_of.values()
         ]
         for thread in threads:
             thread.start()
@@ -88,7 +89,7 @@ class Workshop:
     def stop(self) -> None:
         """Begin no more tasks, and finish those that are begun. A second time: do not wait for them."""
         self._is_stopping.set()
-        for worker in self._workers:
+        for worker in self._worker_of.values():
             worker.stop()
 
     def _serve(self, worker: ThreadWorker) -> None:
@@ -115,8 +116,10 @@ class Workshop:
 
     def _expire(self, run: Running) -> None:
         assert self._time_limit is not None
+        worker = self._worker_of[run.message.topic]
+        withdraw = partial(worker.withdraw, run.message)
         try:
-            said = self._execution.expire(run, self._time_limit)
+            said = self._execution.expire(run, self._time_limit, withdraw)
         except Exception:
             _log.exception("a task is over its time limit, and this cannot be written down")
             said = Retry()
@@ -125,10 +128,10 @@ class Workshop:
         if said is None:
             return
         _log.error("message %s is over its time limit; this process ends", run.message.id)
-        with suppress(TickwheelError):
-            give_up = isinstance(said, GiveUp)
-            delay_ms = said.after_ms if isinstance(said, Retry) else None
-            run.message.nack(delay_ms=delay_ms, error=said.reason, give_up=give_up)
+        if isinstance(said, GiveUp):
+            worker.tell(run.message, Outcome(Kind.GIVEN_UP, reason=said.reason))
+        else:
+            worker.tell(run.message, Outcome(Kind.TIMED_OUT, said.after_ms, said.reason))
         self.has_expired = True
         if not self._is_stopping.is_set():
             self.stop()

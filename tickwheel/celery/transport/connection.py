@@ -24,9 +24,10 @@ from tickwheel.celery.transport.exits import EXIT
 from tickwheel.celery.transport.feed import Feed
 from tickwheel.celery.transport.hub import Watch
 from tickwheel.celery.transport.late import LATE, Receipt
-from tickwheel.celery.transport.leases import Leases, give_back
+from tickwheel.celery.transport.leases import Leases
 from tickwheel.celery.transport.options import Options
 from tickwheel.celery.transport.own_queues import OwnQueues
+from tickwheel.celery.transport.returns import Returns
 from tickwheel.celery.transport.sending import Sender, was_sent_recently
 from tickwheel.celery.transport.topology import Topology
 from tickwheel.client.checks import escaped
@@ -90,6 +91,7 @@ class Connection:
         self.own_queues = OwnQueues(self.broker.url, self._session, self.topology)
         self._ending = self.broker.close_with(self)
         self.leases = Leases(self._session, options.visibility_timeout)
+        self._returns = Returns(self._session)
         self.sender = Sender(self.broker, options)
         self._acks: dict[tuple[str, str], AckQueue] = {}
         self._ready: OrderedDict[Feed, deque[tuple[int, BaseMessage]]] = OrderedDict()
@@ -504,18 +506,18 @@ class Connection:
             epoch = self.leases.take(acks, message_id)
             if epoch is not None:
                 why = escaped(error[:_ERROR_CHARS])
-                give_back(self._session, acks, [message_id], [epoch], seen=True, give_up=True, error=why)
+                self._returns.give_back(acks, [message_id], [epoch], seen=True, give_up=True, error=why)
 
         self.change(gave_up)
 
     def give_back(self, acks: AckQueue, ids: Sequence[int], *, seen: bool, delay_ms: int = 0) -> None:
         """Gives messages back, to be delivered again at once, or after ``delay_ms``; what was not ``seen``, or is
-        delayed, was no attempt. Nothing happens without a connection: then they come again when their leases end."""
+        delayed, was no attempt. Without a connection the next one carries it; what comes too late is logged."""
 
         def gave_back() -> None:
             held = [(one, epoch) for one in ids if (epoch := self.leases.take(acks, one)) is not None]
             receipts = [one for one, _ in held], [epoch for _, epoch in held]
-            give_back(self._session, acks, *receipts, seen=seen, delay_ms=delay_ms)
+            self._returns.give_back(acks, *receipts, seen=seen, delay_ms=delay_ms)
 
         if ids and not self._session.is_closed:
             self.change(gave_back)
@@ -541,7 +543,7 @@ class Connection:
                 self._ending.detach()
                 EXIT.closed(self)
                 LATE.closed(self)
-                self.broker.close()
+                self._close_broker()
 
     def offers(self, queue: str) -> bool:
         """See `OwnQueues`."""
@@ -606,7 +608,15 @@ class Connection:
         EXIT.closed(self)
         self.channels.clear()
         self._ending.detach()
-        self.broker.close()
+        self._close_broker()
+
+    def _close_broker(self) -> None:
+        """Waits for the answers to acks and to what was given back, as long as a client that is closed waits."""
+        try:
+            self.broker.close()
+        finally:
+            if not self._session.is_forked:
+                self._returns.tell_rest()
 
 
 class _lost_is_fine:

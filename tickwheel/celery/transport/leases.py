@@ -18,7 +18,7 @@ from typing import Final
 from tickwheel.client.calls import RequestCall
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.client.conversation import Conversation
-from tickwheel.protocol.bodies.settling import Extend, ExtendOk, Nack, Return
+from tickwheel.protocol.bodies.settling import Extend, ExtendOk
 from tickwheel.protocol.errors import TickwheelError
 from tickwheel.protocol.limits import MAX_IDS_A_REQUEST
 from tickwheel.protocol.machine import AnswerBody
@@ -167,42 +167,6 @@ class Leases:
                 continue
             logger.warning("message %d of group %r is lost: %s", message_id, acks.group_name, result)
             self.take(acks, message_id)
-
-
-def give_back(
-    conversation: Conversation,
-    acks: AckQueue,
-    ids: list[int],
-    epochs: list[int],
-    *,
-    seen: bool,
-    give_up: bool = False,
-    delay_ms: int = 0,
-    error: str = "",
-) -> None:
-    """Gives messages back, without waiting for the answer. What was not ``seen`` was no attempt, and neither is what
-    comes again after ``delay_ms``; ``give_up``: they become dead letters, because of ``error``. Raises ClientClosed."""
-    group_id = acks.group_id
-    if group_id is None or not ids:
-        return
-    for at in range(0, len(ids), MAX_IDS_A_REQUEST):
-        part = slice(at, at + MAX_IDS_A_REQUEST)
-        request = (
-            Nack(
-                group_id=group_id,
-                ids=ids[part],
-                epochs=epochs[part],
-                delay_ms=None if give_up else delay_ms,
-                error=error,
-                give_up=give_up,
-                uncounted=bool(delay_ms),
-            )
-            if seen
-            else Return(group_id=group_id, ids=ids[part], epochs=epochs[part])
-        )
-        call = RequestCall(request, conversation.deadline())
-        conversation.submit(call)
-        conversation.see_off(call)
 
 
 class _ExtendCall(RequestCall):

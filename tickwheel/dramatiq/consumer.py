@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import dramatiq
@@ -78,14 +79,11 @@ class QueueConsumer(dramatiq.Consumer):
         return delivered
 
     def _refuse(self, received: sync.Message, error: DecodeError) -> None:
-        logger.error(
-            "message %d of %r is none of Dramatiq's, and is a dead letter now: %r",
-            received.id,
-            received.topic,
-            error.error,
-        )
+        what = f"message {received.id} of {received.topic!r}"
+        logger.error("%s is none of Dramatiq's, and is given up: %r", what, error.error)
         with told_to_dramatiq():
-            received.nack(error=f"It cannot be decoded: {error.error!r}", give_up=True)
+            result = received.nack(error=f"It cannot be decoded: {error.error!r}", give_up=True)
+        _look(what, result, ReceiptResult.DEAD)
 
     def ack(self, message: dramatiq.MessageProxy) -> None:
         """It is done; or comes again, where `DeliveredMessage.give_back` was called. Raises ConnectionClosed."""
@@ -94,26 +92,34 @@ class QueueConsumer(dramatiq.Consumer):
             one.consumer.settle(one, one.received.ack)
             return
         delay_ms, error = one.again
-        one.consumer.settle(one, lambda: _told(one, one.received.nack(delay_ms=delay_ms, error=error)))
+        one.consumer.settle(
+            one, lambda: one.received.nack(delay_ms=delay_ms, error=error), ReceiptResult.NACKED
+        )
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
         """It becomes a dead letter. Raises ConnectionClosed."""
         one = _delivered(message)
         error = "" if one._exception is None else f"{type(one._exception).__name__}: {one._exception}"
-        one.consumer.settle(one, lambda: _told(one, one.received.nack(error=error, give_up=True)))
+        one.consumer.settle(one, lambda: one.received.nack(error=error, give_up=True), ReceiptResult.DEAD)
 
     def requeue(self, messages: Iterable[dramatiq.MessageProxy]) -> None:
         """They are delivered again at once, to anyone; it was no attempt. Raises ConnectionClosed."""
         for message in messages:
             one = _delivered(message)
-            one.consumer.settle(one, lambda one=one: one.received.nack(uncounted=True))  # type: ignore[misc]
+            again = partial(one.received.nack, uncounted=True)
+            one.consumer.settle(one, again, ReceiptResult.NACKED)
 
-    def settle(self, message: DeliveredMessage, tell: Callable[[], Any]) -> None:
-        """Tells the broker what became of a message of this consumer."""
+    def settle(
+        self,
+        message: DeliveredMessage,
+        tell: Callable[[], ReceiptResult | None],
+        wanted: ReceiptResult | None = None,
+    ) -> None:
+        """Tells the broker what became of a message of this consumer. ``wanted``: what the broker is to answer."""
         try:
             with told_to_dramatiq():
                 try:
-                    tell()
+                    _look(f"message {message.message_id}", tell(), wanted)
                 except ClientClosed as error:  # it was closed under its workers: to try again is of no use
                     logger.warning("message %s comes again: %s", message.message_id, error)
         except TickwheelError as error:
@@ -160,8 +166,7 @@ def _delivered(message: dramatiq.MessageProxy) -> DeliveredMessage:
     return message
 
 
-def _told(message: DeliveredMessage, result: ReceiptResult) -> None:
+def _look(what: str, result: ReceiptResult | None, wanted: ReceiptResult | None) -> None:
     """The log has what came otherwise than asked for."""
-    wanted = ReceiptResult.DEAD if message.again is None else ReceiptResult.NACKED
     if result is not wanted:
-        logger.warning("message %s was to be %s: %s", message.message_id, wanted, result)
+        logger.warning("%s was to be %s: %s", what, wanted, result)

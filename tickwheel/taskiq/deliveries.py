@@ -17,6 +17,7 @@ from taskiq.result import TaskiqResult
 
 from tickwheel.client.consumer.message import Batch, Message
 from tickwheel.client.consumer.subscription import Subscription
+from tickwheel.client.results import ReceiptResult
 from tickwheel.errors import TickwheelError
 from tickwheel.protocol.headers import readable_headers
 from tickwheel.taskiq.cancelling import SLOT, TASK_ID, task_id_of
@@ -54,10 +55,15 @@ class Delivery:
 
     async def reject(self, reason: str) -> None:
         """It becomes a dead letter."""
+        message = self._message
         try:
-            await self._message.nack(error=reason, give_up=True)
+            result = await message.nack(error=reason, give_up=True)
         finally:
             self._done(self)
+        if result is not ReceiptResult.DEAD:
+            logger.warning(
+                "message %d of %r was rejected, and is no dead letter: %s", message.id, message.topic, result
+            )
 
 
 class Deliveries:

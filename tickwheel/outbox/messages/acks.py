@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 
 import anyio
@@ -14,6 +15,8 @@ from tickwheel.outbox.messages.backoff import NS_A_MS, due_ns
 from tickwheel.outbox.messages.form import TableForm
 from tickwheel.outbox.messages.statements import Receipt
 from tickwheel.protocol.errors import TickwheelError
+
+logger = logging.getLogger("tickwheel.outbox")
 
 _ATTEMPTS = 6
 
@@ -59,6 +62,13 @@ class _Waiter:
         self.receipts = receipts
         self.done = anyio.Event()
         self.error: OutboxError | None = None
+        self.is_left = False
+        """Its caller was cancelled."""
+
+    @property
+    def lost(self) -> int:
+        """How many of its acks were not made."""
+        return len(self.error.ids if isinstance(self.error, LeaseLost) else self.receipts)
 
 
 class AckQueue:
@@ -84,7 +94,13 @@ class AckQueue:
             return
         self._waiters.append(waiter)
         self._arrived.set()
-        await waiter.done.wait()
+        try:
+            await waiter.done.wait()
+        except BaseException:
+            waiter.is_left = True
+            if waiter.done.is_set():
+                self._tell_left([waiter])
+            raise
         if waiter.error is not None:
             raise waiter.error
 
@@ -108,10 +124,23 @@ class AckQueue:
         self._failed = error
 
     def _end(self, error: OutboxError) -> None:
-        for waiter in [*self._under_way, *self._waiters]:
+        waiters = [*self._under_way, *self._waiters]
+        for waiter in waiters:
             waiter.error = error.copy()  # type: ignore[assignment]
             waiter.done.set()
         self._waiters, self._under_way = [], []
+        self._tell_left(waiters)
+
+    def _tell_left(self, waiters: Sequence[_Waiter]) -> None:
+        """The log has the errors that no caller waits for any more."""
+        left = [waiter for waiter in waiters if waiter.is_left and waiter.error is not None]
+        if left:
+            logger.warning(
+                "%s: %d acks whose callers were cancelled were not made: %s",
+                self._table.name,
+                sum(waiter.lost for waiter in left),
+                left[0].error,
+            )
 
     async def run(self) -> None:
         """Makes acks until it is cancelled."""
@@ -133,11 +162,13 @@ class AckQueue:
                 if isinstance(error, OutboxError):
                     waiter.error = error.copy()  # type: ignore[assignment]
                 waiter.done.set()
+            self._tell_left(waiters)
             return
         for waiter in waiters:
             own = [one[0] for one in waiter.receipts if one in lost]
             waiter.error = lease_lost(own) if own else None
             waiter.done.set()
+        self._tell_left(waiters)
 
     async def _attempt(self, receipts: Sequence[Receipt]) -> list[Receipt]:
         """Acks are safe to repeat, so a broken connection only delays them."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -27,6 +28,7 @@ from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
 from tickwheel_gateway.delivery.fetched import held_of, properties_of, shown
 from tickwheel_gateway.delivery.renewing import Renewing
+from tickwheel_gateway.delivery.returns import give_back
 from tickwheel_gateway.filters.expressions import Filter, Filters
 from tickwheel_gateway.filters.tags import TagFilter
 from tickwheel_gateway.wire import schema
@@ -376,11 +378,7 @@ def _dying(wish: _Wish, group_id: int, message: Message, held: Held) -> Dying:
 
 
 async def _give_back(client: Client, hand: _Hand) -> None:
-    """The call is over. What cannot be given back comes again when its lease ends."""
-    if not hand.receipts:
-        return
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _GIVE_BACK_S):
-        try:
-            await client.give_back(hand.group_id, list(hand.receipts))
-        except TickwheelError as error:
-            _log.warning("%d messages could not be given back: %s", len(hand.receipts), error)
+    """The call is over."""
+    if hand.receipts:
+        ask = partial(client.give_back, hand.group_id, list(hand.receipts))
+        await give_back(_log, len(hand.receipts), _GIVE_BACK_S, ask)

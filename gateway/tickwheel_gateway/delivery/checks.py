@@ -17,15 +17,17 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
-from tickwheel import CheckedMessage, Client, Subscription
+from tickwheel import CheckedMessage, Client, ReceiptResult, Subscription
 from tickwheel.errors import TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import PREPARED_SUFFIX
 from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.registry import ALIVE_S, Known, Registry, Stream
+from tickwheel_gateway.delivery.returns import give_back
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.messages import Given, Held, client_of, received
 from tickwheel_gateway.wire.names import theirs
@@ -204,8 +206,7 @@ class Checks:
                     message.acks.let_go(*message.receipts)
             finally:
                 self._allowed.discard(place)
-                with trio.CancelScope(deadline=trio.current_time() + _LEAVE_S, shield=True):
-                    await _give_back(checks, asked)
+                await give_back(_log, len(asked), _LEAVE_S, partial(_leave, checks, asked))
 
     async def _ask(self, topic: str, message: CheckedMessage) -> bool:
         """Whether some client has taken the check, or none can ever."""
@@ -274,9 +275,10 @@ async def _tell(stream: Stream, command: bytes) -> bool:
     return False
 
 
-async def _give_back(checks: Checking, asked: deque[tuple[int, int]]) -> None:
+async def _leave(checks: Checking, asked: deque[tuple[int, int]]) -> list[ReceiptResult]:
     """What was asked and is not decided goes to others at once: that a client was asked who has gone does not count."""
-    with suppress(TickwheelError):
+    with suppress(TickwheelError):  # there is no connection: then nothing more comes
         await checks.stop()
-        ids, epochs = [one[0] for one in asked], [one[1] for one in asked]
-        await checks.acks.give_back(ids, epochs)
+    ids, epochs = [one[0] for one in asked], [one[1] for one in asked]
+    await checks.acks.give_back(ids, epochs)
+    return []  # most of them are decided, and refused for that

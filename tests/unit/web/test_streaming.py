@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from tests.support.clients.waiting import until
 from tickwheel import Client, ReceiptResult
-from tickwheel.errors import Forbidden, RequestUncertain, TickwheelError
+from tickwheel.errors import Forbidden, RequestUncertain, TickwheelError, UnknownGroup
 from tickwheel.protocol.receipts import Receipt, decode_receipt
 from tickwheel_web.consuming.shapes import StreamQuery
 from tickwheel_web.consuming.streaming import HEARTBEAT, MAX_HOLD_S, stream_messages
@@ -301,3 +301,57 @@ async def test_so_many_streams(autojump_clock: MockClock) -> None:
             await reader.run()
         assert (refused.value.status, refused.value.code) == (429, "too_many_streams")
         reader.leaves.set()
+
+
+@dataclass
+class MadeAnew(Fake):
+    """Its topic is deleted and made again after each fetch; the group of before is not there any more."""
+
+    given_back: list[int] = field(default_factory=list)
+    group_id: int = 0
+
+    async def fetch(self, *arguments: Any, **options: Any) -> FakeFetched:
+        fetched = await super().fetch(*arguments, **options)
+        self.group_id += bool(fetched.numbers)
+        fetched.group_id = self.group_id
+        return fetched
+
+    async def give_back(self, group_id: int, receipts: Sequence[tuple[int, int]]) -> list[ReceiptResult]:
+        if group_id < self.group_id:
+            raise UnknownGroup
+        self.given_back += [number for number, _ in receipts]
+        return [ReceiptResult.STALE_RECEIPT] * len(receipts)
+
+
+async def test_what_is_refused_for_one_group_is_given_back_for_another(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    client = MadeAnew(ready=deque([1, 2]))
+    reader = Reader(client, StreamQuery(credit=10))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader.run)
+        await until(lambda: len(reader.received) == 2)
+        client.ready.append(3)
+        await until(lambda: len(reader.received) == 3)
+        reader.shared.ending.come()
+    assert client.given_back == [3]
+    assert "2 messages of 't' were not given back: " in caplog.text
+    assert "1 of 1 messages of 't' were not given back: stale_receipt (1)" in caplog.text
+
+
+async def test_what_is_not_given_back_in_time_is_logged(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any) -> None:
+        await trio.sleep_forever()
+
+    caplog.set_level("INFO")
+    client = Fake()
+    monkeypatch.setattr(client, "give_back", never)
+    reader = Reader(client, StreamQuery(credit=3))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader.run)
+        await until(lambda: len(reader.received) == 3)
+        reader.shared.ending.come()
+    assert "3 messages of 't' were not given back within 5 s" in caplog.text

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Final
 
-import anyio
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from tickwheel import Fetched
-from tickwheel.errors import TickwheelError
 from tickwheel_web import reading
 from tickwheel_web.consuming.presence import Handed
+from tickwheel_web.consuming.returns import give_back
 from tickwheel_web.consuming.shapes import MAX_WAIT, Receive, Received, encoded_deliveries
 from tickwheel_web.ending import while_there
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.large.aside import aside
 from tickwheel_web.problems import Refused
 from tickwheel_web.shapes import JSON, duration_of
-
-GIVE_BACK_S: Final = 5.0
 
 
 async def receive_messages(asked: Asked) -> Response:
@@ -38,9 +34,9 @@ async def receive_messages(asked: Asked) -> Response:
     try:
         data = await aside(_encoded, fetched, asked.path("group"))
     except BaseException:
-        await give_back(fetched)
+        await _give_back(fetched)
         raise
-    return Handed(data, JSON, partial(give_back, fetched))
+    return Handed(data, JSON, partial(_give_back, fetched))
 
 
 def _encoded(fetched: Fetched, group: str) -> bytes:
@@ -57,14 +53,12 @@ async def _fetch(asked: Asked, count: int, wait: timedelta | None, lease: timede
                 fetched = await asked.client.fetch(topic, group, count=count, wait=wait, lease=lease)
     except ClientDisconnect:
         if fetched is not None:
-            await give_back(fetched)
+            await _give_back(fetched)
         raise Refused(400, "incomplete_request", "The client has gone.") from None
     return fetched
 
 
-async def give_back(fetched: Fetched) -> None:
-    """As not looked at. When the broker cannot be asked, they come again at the end of their leases."""
-    if not fetched:
-        return
-    with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TickwheelError):
-        await fetched.give_back()
+async def _give_back(fetched: Fetched) -> None:
+    """As not looked at."""
+    if fetched:
+        await give_back(len(fetched), repr(fetched.topic), fetched.give_back)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import anyio
@@ -21,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tickwheel import ReceiptResult
 from tickwheel.errors import TickwheelError
 from tickwheel.protocol.receipts import Receipt
-from tickwheel_web.consuming.receiving import GIVE_BACK_S
+from tickwheel_web.consuming.returns import give_back
 from tickwheel_web.consuming.shapes import LEASES, encoded_deliveries
 from tickwheel_web.ending import OWN_PATIENCE, WRITE_S, while_there
 from tickwheel_web.endpoints import Asked
@@ -170,8 +171,7 @@ class _Stream(Response):
         outstanding = self._credit.outstanding
         self._credit.free([receipt for receipt, since in outstanding.items() if since < oldest])
         for group_id, receipts in _by_group(outstanding).items():
-            pairs = [(receipt.id, receipt.epoch) for receipt in receipts]
-            results = await self._client.extend(group_id, pairs, self._lease)
+            results = await self._client.extend(group_id, _pairs(receipts), self._lease)
             self._credit.free(
                 receipt
                 for receipt, result in zip(receipts, results, strict=True)
@@ -183,12 +183,21 @@ class _Stream(Response):
         broker cannot be asked, all come again at the end of their leases."""
         rest = self._credit.close()
         unseen = [receipt for receipt in rest if receipt in self._unseen or not is_attempt]
-        with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TickwheelError):
-            for group_id, receipts in _by_group(unseen).items():
-                await self._client.give_back(group_id, [(one.id, one.epoch) for one in receipts])
-            for group_id, receipts in _by_group(set(rest).difference(unseen)).items():
-                pairs = [(one.id, one.epoch) for one in receipts]
-                await self._client.nack(group_id, pairs, timedelta(0), "the stream ended")
+        seen = set(rest).difference(unseen)
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as group:
+                for group_id, receipts in _by_group(unseen).items():
+                    returned = partial(self._client.give_back, group_id, _pairs(receipts))
+                    group.start_soon(give_back, len(receipts), repr(self._topic), returned)
+                for group_id, receipts in _by_group(seen).items():
+                    nacked = partial(
+                        self._client.nack, group_id, _pairs(receipts), timedelta(0), "the stream ended"
+                    )
+                    group.start_soon(give_back, len(receipts), repr(self._topic), nacked)
+
+
+def _pairs(receipts: Iterable[Receipt]) -> list[tuple[int, int]]:
+    return [(receipt.id, receipt.epoch) for receipt in receipts]
 
 
 def _data(encoded: bytes) -> bytes:

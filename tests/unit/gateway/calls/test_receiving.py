@@ -30,7 +30,7 @@ from tests.support.rocketmq.gateway_consumer import (
     until,
 )
 from tests.unit.gateway.transport.peer import head, serving
-from tickwheel import Fetched
+from tickwheel import Fetched, ReceiptResult
 from tickwheel.client.consumer.acks import AckQueue
 from tickwheel_gateway.calls.service import Service
 from tickwheel_gateway.clients.registry import BUSY_RECEIVES, BUSY_S, Declared
@@ -637,3 +637,35 @@ async def test_the_client_library_keeps_nothing_of_what_was_fetched(
         assert (session.subscriptions, session.holdings, session._live) == ({}, {}, {})
         assert session._budget.taken == 0
         assert len(consumer.renewing) == 0
+
+
+async def never(*_: Any) -> None:
+    await trio.sleep_forever()
+
+
+async def stale(_: int, receipts: list[Any]) -> list[ReceiptResult]:
+    return [ReceiptResult.STALE_RECEIPT] * len(receipts)
+
+
+@pytest.mark.parametrize(
+    ("give_back", "told"),
+    [
+        (never, "1 messages could not be given back: no answer within 5 s"),
+        (stale, "1 of 1 messages were not given back: stale_receipt (1)"),
+    ],
+)
+async def test_what_is_not_given_back_is_logged(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    give_back: Any,
+    told: str,
+) -> None:
+    caplog.set_level("INFO", "tickwheel.gateway.calls")
+    async with consuming(tmp_path) as consumer:
+        await consumer.send(b"x")
+        monkeypatch.setattr(consumer.client, "give_back", give_back)
+        with pytest.raises(CallEnded):
+            await consumer.ask(breaks_after(0))
+    assert told in caplog.text

@@ -18,6 +18,7 @@ from tests.support.native.driver import NOW_MS
 from tests.support.rocketmq.gateway_call import CALLER
 from tests.support.rocketmq.gateway_sending import Producer, come_back, cut_off, of, transaction
 from tickwheel import Client
+from tickwheel.client.consumer.acks import AckQueue
 from tickwheel.errors import Forbidden, TickwheelError
 from tickwheel_gateway.clients.caller import Caller
 from tickwheel_gateway.clients.registry import ALIVE_S, Declared, Registry
@@ -374,3 +375,18 @@ async def test_one_that_calls_itself_as_another_hears_nothing_of_it(
         await place.registry.forget(Caller("host", token="bad"))
         await until(lambda: len(good.heard) == 2)
         assert (good.asked, stranger.heard) == (["01AB", "01AB"], [])
+
+
+async def test_checks_that_cannot_be_given_back_are_logged(
+    tmp_path: Path, autojump_clock: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(AckQueue, "give_back", never)
+    async with checking(tmp_path) as place:
+        ear = place.comes(CALLER, "orders")
+        await place.prepares("01AB")
+        await until(lambda: ear.heard)
+        await place.registry.forget(CALLER)
+        await until(lambda: "1 messages could not be given back: no answer within 2 s" in caplog.text)

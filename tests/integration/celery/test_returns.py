@@ -1,4 +1,5 @@
-"""Messages that are rejected or requeued: the log tells what did not become of them."""
+"""Messages that are rejected or requeued: the log tells what did not become of them; and acks at the end of a
+connection."""
 
 from __future__ import annotations
 
@@ -118,3 +119,31 @@ def test_the_end_of_a_connection_waits_for_the_next_one(
     with tickwheel.sync.Client(restartable.url) as client:
         assert client.group("t", "celery").dead == 1
     assert not [one for one in caplog.records if one.name == returns.logger.name]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_acks_that_a_connection_could_not_say_go_over_the_next_one(restartable: Daemon, drops: bool) -> None:
+    connection = kombu.Connection(restartable.url)
+    messages = received(connection, "t", 3)
+    lose(restartable, connection)
+    for message in messages[:2]:
+        message.ack()
+    connection.collect() if drops else connection.release()
+    restartable.start()
+    with kombu.Connection(restartable.url) as after, tickwheel.sync.Client(restartable.url) as client:
+        after.connect()
+        wait_until(lambda: client.group("t", "celery").backlog == 1)
+
+
+def test_acks_that_a_connection_could_not_say_go_over_another_one(restartable: Daemon) -> None:
+    first, second = kombu.Connection(restartable.url), kombu.Connection(restartable.url)
+    (message,) = received(first, "t")
+    second.connect()
+    lose(restartable, first)
+    message.ack()
+    first.release()
+    restartable.start()
+    with tickwheel.sync.Client(restartable.url) as client:
+        opened = second.connection
+        wait_until(lambda: client.group("t", "celery").backlog == 0 or opened.turn())
+    second.release()

@@ -45,6 +45,8 @@ T = TypeVar("T")
 _TICK_S: Final = 0.1
 """What was confirmed just now is ready within so long."""
 _ACKED_MAX: Final = 100_000
+_FLIGHTS_MAX: Final = 1_000
+"""With so many flights of acks those that were answered are forgotten."""
 _ERROR_CHARS: Final = 1_000
 
 _SLICE_S: Final = 1.0
@@ -101,6 +103,8 @@ class Connection:
         self._acked_meanwhile: dict[tuple[AckQueue, int], AckFlight] = {}
         """Acked while there was no connection: where that lasts longer than a lease, these are delivered again before
         their acks arrive."""
+        self._flights: dict[AckFlight, AckQueue] = {}
+        """Acks that may be unanswered."""
         self._arrived = self._session.waits.event()
         self._consumers: dict[Feed, Consumer] = {}
         self._lost_at: float | None = None
@@ -471,6 +475,7 @@ class Connection:
         flight = acks.add(message_id, epoch)
         if len(flight.ids) >= FLIGHT_ACKS_MAX:
             flight.open = False
+        self._follow_flight(flight, acks)
         if not self._session.is_connected:
             self._remember(acks, message_id, flight)
 
@@ -487,9 +492,17 @@ class Connection:
 
         def acked() -> None:
             acks.resume(receipt.group_id)
-            acks.add(receipt.message_id, receipt.epoch)
+            self._follow_flight(acks.add(receipt.message_id, receipt.epoch), acks)
 
         self.change(acked)
+
+    def _follow_flight(self, flight: AckFlight, acks: AckQueue) -> None:
+        if len(self._flights) >= _FLIGHTS_MAX:
+            self._flights = self._unanswered()
+        self._flights[flight] = acks
+
+    def _unanswered(self) -> dict[AckFlight, AckQueue]:
+        return {flight: acks for flight, acks in self._flights.items() if not flight.done.is_set()}
 
     def _remember(self, acks: AckQueue, message_id: int, flight: AckFlight) -> None:
         held = self._acked_meanwhile
@@ -611,12 +624,27 @@ class Connection:
         self._close_broker()
 
     def _close_broker(self) -> None:
-        """Waits for the answers to acks and to what was given back, as long as a client that is closed waits."""
+        """Waits for the answers to acks and to what was given back, as long as a client that is closed waits. Acks that
+        have none by then go over another connection."""
+        unanswered = self._unanswered()
         try:
             self.broker.close()
         finally:
             if not self._session.is_forked:
                 self._returns.tell_rest()
+                self._leave_acks(unanswered)
+
+    def _leave_acks(self, flights: dict[AckFlight, AckQueue]) -> None:
+        timeline = self._session.timeline
+        left = [
+            Receipt(acks.topic, acks.group_name, acks.last_group_id, *receipt, timeline)
+            for flight, acks in flights.items()
+            if flight.error is not None and acks.last_group_id is not None
+            for receipt in zip(flight.ids, flight.epochs, strict=True)
+        ]
+        if left:
+            logger.info("%d acks are left to the next connection", len(left))
+            LATE.leave(self.url, left)
 
 
 class _lost_is_fine:

@@ -2,13 +2,18 @@
 
 Celery opens another connection when one has been lost for too long, while its tasks run on. What was handed out over
 the old connection is acked over another of the same process: a receipt counts over any, as long as the message was
-given to nobody else.
+given to nobody else. So are acks that the old connection could not say any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
+
+from tickwheel.protocol.errors import ClientClosed
+
+_LEFT_MAX: Final = 100_000
 
 
 class Receipt(NamedTuple):
@@ -43,10 +48,18 @@ class LateAcks:
 
     def __init__(self) -> None:
         self._heirs: WeakSet[Heir] = WeakSet()
+        self._left: list[tuple[str, Receipt]] = []
+        """Acks that wait for the next connection, each with the URL of its broker."""
 
     def opened(self, heir: Heir) -> None:
-        """One more, until it is closed."""
+        """One more, until it is closed. Raises ClientClosed."""
         self._heirs.add(heir)
+        left, self._left = self._left, []
+        for url, receipt in left:
+            if url == heir.url:
+                heir.ack_late(receipt)
+            else:
+                self._left.append((url, receipt))
 
     def closed(self, heir: Heir) -> None:
         """It acks nothing any more."""
@@ -59,6 +72,18 @@ class LateAcks:
             return False
         heir.ack_late(receipt)
         return True
+
+    def _try_to_ack(self, url: str, receipt: Receipt) -> bool:
+        try:
+            return self.ack(url, receipt)
+        except ClientClosed:  # just now, by another thread
+            return False
+
+    def leave(self, url: str, receipts: Sequence[Receipt]) -> None:
+        """Acks over any connection to a broker, or over the next one that is opened."""
+        for receipt in receipts:
+            if not self._try_to_ack(url, receipt) and len(self._left) < _LEFT_MAX:
+                self._left.append((url, receipt))
 
 
 LATE: Final = LateAcks()

@@ -174,12 +174,14 @@ class Gateway:
         everything: trio.CancelScope,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
+        has_left = False
         try:
             await self._server.serve(listeners, task_status)
             await self._renewing.leave()
-        except trio.Cancelled:
-            self._renewing.warn_of_rest()
-            raise
+            has_left = True
+        finally:
+            if not has_left:
+                self._renewing.warn_of_rest()
         everything.cancel()
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tickwheel.client.consumer.message import BaseMessage
 
 _MOST_CREDIT = 1_000
+_REFUSED_REMEMBERED_MAX = 10_000
+_CONFIRMED_S = 5.0
+"""So long the end waits for the acks: Ctrl-C ends it soon, too."""
 _ROUND_S = 0.2
 """So long a printed message waits at most for others, to be acknowledged together with them."""
 
@@ -230,14 +233,20 @@ class Settling:
                 wish.nack_delay, wish.error, give_up=wish.gives_up, uncounted=wish.uncounted
             )
             told = zip(batch, results, strict=True)
-            self._refused |= {message.id: str(result) for message, result in told if result not in wanted}
+            if len(self._refused) < _REFUSED_REMEMBERED_MAX:
+                self._refused |= {message.id: str(result) for message, result in told if result not in wanted}
 
     async def end(self) -> None:
-        """Raises AckRefused, and why acks were not made."""
-        await self._subscription.flush()
-        if self._refused:
-            from tickwheel.errors import AckRefused
+        """Raises AckRefused, and why acks were not made, or not confirmed in time."""
+        import anyio
 
+        from tickwheel.errors import AckRefused, RequestTimeout
+
+        with anyio.move_on_after(_CONFIRMED_S) as scope:
+            await self._subscription.flush()
+        if scope.cancelled_caught:
+            raise RequestTimeout(f"The acks were not confirmed within {_CONFIRMED_S:g} s.")
+        if self._refused:
             what = "made a dead letter" if self._wish.gives_up else "given back"
             message_id, why = next(iter(self._refused.items()))
             more = f" (and {len(self._refused) - 1:,} more)" if len(self._refused) > 1 else ""

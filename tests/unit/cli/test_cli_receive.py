@@ -9,7 +9,8 @@ import pytest
 from tests.unit.tickwheel.both import on_both
 from tests.unit.tickwheel.fake_server import FakeServer, serving
 from tickwheel import Batch, Client, ReceiptResult
-from tickwheel.errors import AckRefused, DiskFull, StaleReceipt, TickwheelError
+from tickwheel.client import client as client_module
+from tickwheel.errors import AckRefused, DiskFull, RequestTimeout, StaleReceipt, TickwheelError
 from tickwheel.protocol.machine import AckRequested, ServerEvent
 from tickwheel_cli.messages import receive
 from tickwheel_cli.messages.receive import Wish
@@ -99,3 +100,14 @@ async def test_messages_that_cannot_become_dead_letters(monkeypatch: pytest.Monk
         await client.send_many("tea", [b"a", b"b"])
         with pytest.raises(AckRefused, match=r"Message 1 was not made a dead letter: nacked \(and 1 more\)"):
             await receive._print_all(client, wish(acks=False, gives_up=True), Waiting(None, PATIENCE))
+
+
+@on_both
+async def test_acks_that_are_not_confirmed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends it soon, also without a broker that answers."""
+    monkeypatch.setattr(receive, "_CONFIRMED_S", 0.05)
+    monkeypatch.setattr(client_module, "CLOSE_TIMEOUT_S", 0.05)
+    async with serving() as (server, client):
+        server.after = lambda event: "silent" if isinstance(event, AckRequested) else None
+        with pytest.raises(RequestTimeout, match="not confirmed within"):
+            await print_some(server, client, None, wish())

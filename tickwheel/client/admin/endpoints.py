@@ -238,6 +238,12 @@ class EndpointRequests(Requests):
         request = SetEndpoint(
             name=name, fields=fields, start=start_of_group(start), expected_version=_version(expected_version)
         )
+        try:
+            return (await self._ask(request, _Endpoint)).endpoint
+        except BadEndpoint:
+            if fields.pop("description", None) != "":
+                raise
+        # A broker from before there were descriptions has none to unset.
         return (await self._ask(request, _Endpoint)).endpoint
 
     async def endpoint(self, name: str) -> Endpoint:

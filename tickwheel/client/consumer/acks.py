@@ -332,7 +332,7 @@ class AckQueue:
         for flight in waited:
             await flight.done.wait()
         lost = self._untold.take_lost()
-        lost = next((flight.error for flight in waited if flight.error is not None), lost)
+        lost = next((flight.error for flight in waited if flight.error and flight.unawaited), lost)
         if lost is not None:
             raise lost.copy()
         refused = dict(self._untold.refused)

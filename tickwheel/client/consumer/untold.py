@@ -79,7 +79,7 @@ class Untold:
 
     def _warn_of_lost(self) -> None:
         why = self._lost_why
-        is_closed = isinstance(why, ClientClosed)
+        is_closed = isinstance(why, ClientClosed) and self._session.is_closed
         text = "the client was closed before the broker had answered" if is_closed else why
         logger.warning("%d acks of %r in group %r were not made: %s", self._lost_count, *self._place, text)
         self._lost_count = 0

@@ -11,7 +11,8 @@ import anyio.lowlevel
 
 
 class LastWords:
-    """What tasks of a group say to the broker. A cancellation of the group interrupts it ``grace_s`` seconds later."""
+    """What tasks of a group say to the broker. A cancellation of the group interrupts it ``grace_s`` seconds later.
+    Each run of the group has its own."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
@@ -42,8 +43,9 @@ class LastWords:
             self._scopes[scope] = None
             try:
                 await word()
-            except anyio.get_cancelled_exc_class():
-                cut()
+            except BaseException as error:
+                if scope.cancel_called or isinstance(error, anyio.get_cancelled_exc_class()):
+                    cut()
                 raise
             finally:
                 del self._scopes[scope]

@@ -35,7 +35,12 @@ FORM: Final = Form(
         option="--allow-url",
     ),
     Field(
-        "description", "Description", hint="Whom to call", may_unset=True, more={"maxlength": 500, "size": 48}
+        "description",
+        "Description",
+        hint="Whom to call",
+        kind="area",
+        may_unset=True,
+        more={"maxlength": 500},
     ),
     Field("headers", "Headers", headers, "One on a line: name: value", kind="area", option=None),
     Field(

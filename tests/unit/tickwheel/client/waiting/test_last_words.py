@@ -21,7 +21,9 @@ class Saying:
 
     async def word(self) -> None:
         self.said.append("begun")
-        await anyio.sleep(self._takes_s)
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, self._takes_s)
+            await anyio.sleep(self._takes_s)
         if self._error is not None:
             raise self._error
         self.said.append("ended")

@@ -53,8 +53,8 @@ def put(queue: outbox.Queue, *bodies: str) -> list[int]:
 
 def end_leases(queue: outbox.Queue) -> None:
     lease = queue.sql.table.c.lease_until_ns
-    with queue.database.begin() as connection:
-        connection.execute(sa.update(queue.sql.table).where(lease > 0).values(lease_until_ns=1))
+    ended = sa.update(queue.sql.table).where(lease > 0).values(lease_until_ns=1)
+    queue.database.run(lambda connection: connection.execute(ended))  # the consumer renews them meanwhile
 
 
 async def receive(consumer: outbox.QueueConsumer) -> outbox.QueueBatch:

@@ -24,6 +24,10 @@ from timerlog.engine.deliver import NoFrame
 from timerlog.engine.groups import Holders
 from timerlog.errors import BeingHealed, DiskFull
 
+TURN_FRAMES = 64
+TURN_BYTES = 1 << 19
+"""A turn ends after so many frames, or bytes of them: the other tasks come in between, however many subscribers a group
+has. A frame has up to a MiB."""
 _RETRY_S = 0.5
 _HEAL_S = 0.1
 """How long a group waits before it looks again at a record that is fetched anew from another node."""
@@ -109,12 +113,12 @@ class Dispatcher:
                 await self._bell.wait()
 
     def turn(self) -> bool:
-        """Offer each subscription one frame. True if it is worth to come again at once."""
+        """Offer each subscription one frame, as far as a turn goes. True if it is worth to come again at once."""
         limits = self._leases.limits(self._group_id)
         if limits.is_paused:
             return False
         limiter = self._limiter(limits.rate) if limits.rate else None
-        handed_out = False
+        frames = size_bytes = 0
         for _ in range(len(self._rotation)):
             taker = self._rotation[0]
             room = min(self._room(taker), limits.batch_size, limits.cache_room)
@@ -128,7 +132,9 @@ class Dispatcher:
                 if frame is NoFrame.NOTHING:
                     # Not this one's fault: it stays first, so that single messages go round as well.
                     break
-                handed_out = True
+                frames += 1
+                # To have passed over many messages takes as long as to make a large frame.
+                size_bytes += len(frame) if frame else TURN_BYTES
                 if frame:
                     count = count_of(frame)
                     limits.cache_room -= count
@@ -136,7 +142,9 @@ class Dispatcher:
                         limiter.spend(count)
                     self._deliver(taker, frame)
             self._rotation.rotate(-1)
-        return handed_out
+            if frames >= TURN_FRAMES or size_bytes >= TURN_BYTES:
+                break
+        return frames > 0
 
     def _room(self, taker: Taker) -> int:
         """How many messages one can take now."""

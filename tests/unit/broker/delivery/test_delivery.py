@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tickwheel.protocol.frames import FrameType, encode_frame
 from tickwheel.protocol.messages import decode_deliver
 from tickwheel_broker.clock.clock import ManualClock
 from tickwheel_broker.delivery.delivery import Delivery
-from tickwheel_broker.delivery.dispatcher import Dispatcher
+from tickwheel_broker.delivery.dispatcher import TURN_FRAMES, Dispatcher
 from tickwheel_broker.delivery.rate import RateLimiter
 from tickwheel_broker.delivery.takers import Subscription
 from tickwheel_broker.net.outgoing import Outgoing
@@ -104,6 +104,32 @@ async def test_batches_go_round(bench: Bench) -> None:
     ids = [delivered(subscription) for subscription in subscriptions]
     assert [len(part) for part in ids] == [30, 30, 30]
     assert sorted(chain.from_iterable(ids)) == list(range(1, 91))
+    bench.store.close()
+
+
+@pytest.mark.parametrize(
+    ("subscribers", "count", "body", "most"),
+    [(3 * TURN_FRAMES, 3 * TURN_FRAMES, b"x", TURN_FRAMES), (4, 40, bytes(100_000), 1)],
+)
+async def test_a_turn_ends_however_many_subscribers_there_are(
+    bench: Bench, subscribers: int, count: int, body: bytes, most: int
+) -> None:
+    """Frames of few messages, and frames of about a MiB. Nobody is passed over: the next turn goes on where it was."""
+    some = [bench.subscription(number, credit=10, batch=10) for number in range(1, subscribers + 1)]
+    if most > 1:
+        for one in some:
+            one.credit = 1
+    for one in some:
+        bench.dispatcher.add(one)
+    bench.send(count, body)
+    frames = [0]
+    while bench.dispatcher.turn():
+        frames.append(sum(len(one.outgoing._chunks) for one in some))
+    steps = [after - before for before, after in pairwise(frames)]
+    assert max(steps) == most
+    ids = [delivered(one) for one in some]
+    assert sorted(chain.from_iterable(ids)) == list(range(1, count + 1))
+    assert {len(part) for part in ids} == {count // subscribers}
     bench.store.close()
 
 

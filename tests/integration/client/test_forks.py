@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,26 @@ def test_a_client_that_was_closed_touches_nothing_in_a_child(shared: TestBroker)
         client.send("closed", b"2")
 
 
+async def raised_in_child(*calls: Callable[[], Awaitable[object]]) -> list[str]:
+    """The codes of the errors that calls raise in a child, which was forked within the loop."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = []
+        for call in calls:
+            try:
+                await call()
+            except ClientForked as error:
+                said.append(error.code)
+        os.write(writing, " ".join(said).encode())
+        os._exit(0)
+    await anyio.to_thread.run_sync(os.waitpid, pid, 0)
+    os.close(writing)
+    told = os.read(reading, 1000)
+    os.close(reading)
+    return told.decode().split()
+
+
 def _unawaited(acks: AckQueue) -> AckFlight:
     flight = AckFlight(acks)
     flight.ids, flight.epochs = [1], [1]
@@ -268,21 +289,8 @@ def test_acks_that_were_not_written(shared: TestBroker, backend: str) -> None:
             await client.send_many(f"unwritten-{backend}", [b"1", b"2"])
             first, second = await client.fetch(f"unwritten-{backend}", count=2)
             first.acks.add(first.id, first.epoch)
-            reading, writing = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                said = []
-                for confirm in (False, True):
-                    try:
-                        await second.ack(confirm=confirm)
-                    except ClientForked as error:
-                        said.append(error.code)
-                os.write(writing, " ".join(said).encode())
-                os._exit(0)
-            await anyio.to_thread.run_sync(os.waitpid, pid, 0)
-            os.close(writing)
-            assert os.read(reading, 1000) == b"client_forked client_forked"
-            os.close(reading)
+            said = await raised_in_child(second.ack, partial(second.ack, confirm=True))
+            assert said == ["client_forked"] * 2
             await second.ack(confirm=True)
             (topic,) = [one for one in await client.topics() if one.name == f"unwritten-{backend}"]
             assert topic.groups[0].acked == 2
@@ -295,21 +303,8 @@ def test_within_the_loop(shared: TestBroker, backend: str) -> None:
     async def main() -> None:
         async with shared.client() as client, client.subscribe("within") as subscription:
             await client.send("within", b"1")
-            reading, writing = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                said = []
-                for call in (lambda: client.send("within", b"2"), subscription.flush):
-                    try:
-                        await call()
-                    except ClientForked as error:
-                        said.append(error.code)
-                os.write(writing, " ".join(said).encode())
-                os._exit(0)
-            await anyio.to_thread.run_sync(os.waitpid, pid, 0)
-            os.close(writing)
-            assert os.read(reading, 1000) == b"client_forked client_forked"
-            os.close(reading)
+            said = await raised_in_child(lambda: client.send("within", b"2"), subscription.flush)
+            assert said == ["client_forked"] * 2
             message = await subscription.receive(PATIENCE_S)
             assert message is not None
             await message.ack(confirm=True)

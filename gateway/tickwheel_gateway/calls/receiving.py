@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import trio
 
-from tickwheel import Client, Fetched, Message, RequestUncertain, TickwheelError
+from tickwheel import Client, Fetched, Message, ReceiptResult, RequestUncertain, TickwheelError
 from tickwheel.errors import HeadersTooLarge
+from tickwheel.sharing.returns import give_back, log_others
 from tickwheel_gateway.calls.answers import tell
 from tickwheel_gateway.calls.service import Asked
 from tickwheel_gateway.clients.registry import Declared, Registry
@@ -28,7 +29,6 @@ from tickwheel_gateway.delivery.clock import NowMs, wall_ms
 from tickwheel_gateway.delivery.dead_letters import DeadLetters, Dying
 from tickwheel_gateway.delivery.fetched import held_of, properties_of, shown
 from tickwheel_gateway.delivery.renewing import Renewing
-from tickwheel_gateway.delivery.returns import give_back
 from tickwheel_gateway.filters.expressions import Filter, Filters
 from tickwheel_gateway.filters.tags import TagFilter
 from tickwheel_gateway.wire import schema
@@ -44,12 +44,11 @@ _BEFORE_DEADLINE_MS: Final = 250
 """So long before it, a call waits no more."""
 _GIVE_UP_S: Final = 0.05
 """So long before its deadline, a call is answered in any case."""
-_GIVE_BACK_S: Final = 5.0
-"""How long a call that was cancelled tries to give back what it holds."""
 _AT_ONCE: Final = 8
 """So many messages are put to an SQL filter before other calls have their turn: a large one takes milliseconds each."""
 _BURY_AGAIN: Final = timedelta(minutes=1)
 """When a message that could not become a dead letter comes again."""
+_BURIED: Final = (ReceiptResult.ACKED, ReceiptResult.NACKED, ReceiptResult.DEAD)
 
 _log = logging.getLogger("tickwheel.gateway.calls")
 
@@ -148,11 +147,11 @@ class Receiving:
                 await self._return_lost(asked, request.attempt_id)
                 found = await self._find(asked, wish, hand)
             if waiting.cancel_called:  # the client has left this call, and waits in another one
-                await _give_back(asked.client, hand)
+                await _give_back(asked.client, wish.topic, hand)
                 found, hand = _Found(), _Hand()
             return await self._answer(asked, wish, hand, found)
         except BaseException:
-            await _give_back(asked.client, hand)
+            await _give_back(asked.client, wish.topic, hand)
             raise
 
     # -- what is asked for --
@@ -217,7 +216,7 @@ class Receiving:
                 known = self._registry.heard(asked.caller)
                 known.took(wish.topic, wish.group, all_it_may=len(fetched) == wish.count)
             found = await self._sort(asked, wish, fetched)
-            await self._settle(asked.client, hand, found)
+            await self._settle(asked.client, wish.topic, hand, found)
             if found.wanted or trio.current_time() >= wish.ends:
                 return found
 
@@ -291,19 +290,22 @@ class Receiving:
         host, port = self._config.advertise or asked.caller.local
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def _settle(self, client: Client, hand: _Hand, found: _Found) -> None:
+    async def _settle(self, client: Client, topic: str, hand: _Hand, found: _Found) -> None:
         """What does not go to the client."""
         if found.refused:
-            await client.ack(hand.group_id, found.refused)
+            results = await client.ack(hand.group_id, found.refused)
+            log_others(_log, topic, "acked, though the filter refuses them", results, [ReceiptResult.ACKED])
             hand.let_go(found.refused)
         for dying in found.dying:
-            await self._bury(client, dying)
+            results = await self._bury(client, dying)
+            log_others(_log, topic, "given up", results, _BURIED)
             hand.let_go([(dying.held.id, dying.epoch)])
 
-    async def _bury(self, client: Client, dying: Dying) -> None:
+    async def _bury(self, client: Client, dying: Dying) -> list[ReceiptResult]:
+        """What became of the message in its own topic: ACKED where its dead letter is."""
         receipts = [(dying.held.id, dying.epoch)]
         try:
-            await self._dead_letters.forward(client, dying)
+            return [await self._dead_letters.forward(client, dying)]
         except (Refused, HeadersTooLarge) as error:
             _log.warning(
                 "message %d is given up by %s and cannot be in its dead letters (%s): it is in those of its topic",
@@ -311,7 +313,7 @@ class Receiving:
                 dying.group,
                 error,
             )
-            await client.nack(dying.group_id, receipts, error=str(error), give_up=True)
+            return await client.nack(dying.group_id, receipts, error=str(error), give_up=True)
         except TickwheelError as error:
             _log.warning(
                 "message %d is given up by %s and could not become a dead letter: %s",
@@ -319,7 +321,7 @@ class Receiving:
                 dying.group,
                 error,
             )
-            await client.nack(dying.group_id, receipts, _BURY_AGAIN, error=str(error))
+            return await client.nack(dying.group_id, receipts, _BURY_AGAIN, error=str(error))
 
     # -- what is answered --
 
@@ -377,8 +379,8 @@ def _dying(wish: _Wish, group_id: int, message: Message, held: Held) -> Dying:
     )
 
 
-async def _give_back(client: Client, hand: _Hand) -> None:
+async def _give_back(client: Client, topic: str, hand: _Hand) -> None:
     """The call is over."""
     if hand.receipts:
         ask = partial(client.give_back, hand.group_id, list(hand.receipts))
-        await give_back(_log, len(hand.receipts), _GIVE_BACK_S, ask)
+        await give_back(_log, len(hand.receipts), topic, ask)

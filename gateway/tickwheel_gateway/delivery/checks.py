@@ -25,9 +25,9 @@ import trio
 from tickwheel import CheckedMessage, Client, ReceiptResult, Subscription
 from tickwheel.errors import TickwheelError, UnknownTopic
 from tickwheel.protocol.limits import PREPARED_SUFFIX
+from tickwheel.sharing.returns import give_back
 from tickwheel_gateway.clients.brokers import Brokers
 from tickwheel_gateway.clients.registry import ALIVE_S, Known, Registry, Stream
-from tickwheel_gateway.delivery.returns import give_back
 from tickwheel_gateway.wire import schema
 from tickwheel_gateway.wire.messages import Given, Held, client_of, received
 from tickwheel_gateway.wire.names import theirs
@@ -206,7 +206,8 @@ class Checks:
                     message.acks.let_go(*message.receipts)
             finally:
                 self._allowed.discard(place)
-                await give_back(_log, len(asked), _LEAVE_S, partial(_leave, checks, asked))
+                returned = partial(_leave, checks, asked)
+                await give_back(_log, len(asked), place.topic, returned, within_s=_LEAVE_S)
 
     async def _ask(self, topic: str, message: CheckedMessage) -> bool:
         """Whether some client has taken the check, or none can ever."""

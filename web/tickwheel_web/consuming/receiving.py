@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
@@ -10,15 +11,17 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from tickwheel import Fetched
+from tickwheel.sharing.returns import give_back
 from tickwheel_web import reading
 from tickwheel_web.consuming.presence import Handed
-from tickwheel_web.consuming.returns import give_back
 from tickwheel_web.consuming.shapes import MAX_WAIT, Receive, Received, encoded_deliveries
 from tickwheel_web.ending import while_there
 from tickwheel_web.endpoints import Asked, json
 from tickwheel_web.large.aside import aside
 from tickwheel_web.problems import Refused
 from tickwheel_web.shapes import JSON, duration_of
+
+_log = logging.getLogger("tickwheel.web")
 
 
 async def receive_messages(asked: Asked) -> Response:
@@ -61,4 +64,4 @@ async def _fetch(asked: Asked, count: int, wait: timedelta | None, lease: timede
 async def _give_back(fetched: Fetched) -> None:
     """As not looked at."""
     if fetched:
-        await give_back(len(fetched), repr(fetched.topic), fetched.give_back)
+        await give_back(_log, len(fetched), fetched.topic, fetched.give_back)

@@ -6,6 +6,7 @@ waits in the broker. As long as the stream is open the leases of what is not set
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -22,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tickwheel import ReceiptResult
 from tickwheel.errors import TickwheelError
 from tickwheel.protocol.receipts import Receipt
-from tickwheel_web.consuming.returns import give_back
+from tickwheel.sharing.returns import give_back
 from tickwheel_web.consuming.shapes import LEASES, encoded_deliveries
 from tickwheel_web.ending import OWN_PATIENCE, WRITE_S, while_there
 from tickwheel_web.endpoints import Asked
@@ -40,6 +41,8 @@ _RENEWED_AT: Final = 1 / 3
 """Of a lease."""
 _ASK_AFTER_S: Final = 1.0
 """The broker is asked so soon what was settled elsewhere, then less and less often."""
+
+_log = logging.getLogger("tickwheel.web")
 
 
 async def stream_messages(asked: Asked) -> Response:
@@ -188,12 +191,12 @@ class _Stream(Response):
             async with anyio.create_task_group() as group:
                 for group_id, receipts in _by_group(unseen).items():
                     returned = partial(self._client.give_back, group_id, _pairs(receipts))
-                    group.start_soon(give_back, len(receipts), repr(self._topic), returned)
+                    group.start_soon(give_back, _log, len(receipts), self._topic, returned)
                 for group_id, receipts in _by_group(seen).items():
                     nacked = partial(
                         self._client.nack, group_id, _pairs(receipts), timedelta(0), "the stream ended"
                     )
-                    group.start_soon(give_back, len(receipts), repr(self._topic), nacked)
+                    group.start_soon(give_back, _log, len(receipts), self._topic, nacked)
 
 
 def _pairs(receipts: Iterable[Receipt]) -> list[tuple[int, int]]:

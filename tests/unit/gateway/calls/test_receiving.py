@@ -650,8 +650,8 @@ async def stale(_: int, receipts: list[Any]) -> list[ReceiptResult]:
 @pytest.mark.parametrize(
     ("give_back", "told"),
     [
-        (never, "1 messages could not be given back: no answer within 5 s"),
-        (stale, "1 of 1 messages were not given back: stale_receipt (1)"),
+        (never, "1 messages of 't' were not given back within 5 s"),
+        (stale, "1 of 1 messages of 't' were not given back: stale_receipt (1)"),
     ],
 )
 async def test_what_is_not_given_back_is_logged(

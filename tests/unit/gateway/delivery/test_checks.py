@@ -389,4 +389,4 @@ async def test_checks_that_cannot_be_given_back_are_logged(
         await place.prepares("01AB")
         await until(lambda: ear.heard)
         await place.registry.forget(CALLER)
-        await until(lambda: "1 messages could not be given back: no answer within 2 s" in caplog.text)
+        await until(lambda: "1 messages of 'orders' were not given back within 2 s" in caplog.text)

@@ -145,7 +145,7 @@ class Store:
         self.log, self.tables, self.applier, self.wheel = opened.log, opened.tables, opened.applier, wheel
         assert self.log.log_id == self.tables.log_id, "the tables are those of the log"
         self.spare, self.reserve = Spare(disk), opened.reserve
-        self.log.lender = self.reserve
+        self.log.lender, self.log.spare = self.reserve, self.spare
         self.tables.native.max_body_bytes = settings.max_body_bytes
         self.tables.native.max_frame_bytes = settings.max_frame_bytes
         engine = Engine(

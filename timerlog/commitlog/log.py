@@ -29,7 +29,7 @@ from timerlog.commitlog.durability import Durability, Link, OnDisk, SyncTicket
 from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import BadSettings, DiskFull, LogFailed, StoreError
 from timerlog.files.disk import Disk, SegmentFile
-from timerlog.files.held_space import Lender, allocate_lent
+from timerlog.files.held_space import Lender, Spare, allocate_lent
 from timerlog.layout import (
     MAX_BATCH,
     MESSAGE_HEAD_BYTES,
@@ -39,6 +39,8 @@ from timerlog.layout import (
 )
 
 ALLOCATION_STEP_BYTES: Final = 16 * 1024 * 1024
+"""A segment grows by as much as it has, and by this at most."""
+_FIRST_STEP_BYTES: Final = 1024 * 1024
 CONTROL_RESERVE_BYTES: Final = 1024 * 1024
 _MARK: Final = struct.Struct("<Q")  # the durable position
 #: On a full disk not every sync is marked.
@@ -77,6 +79,8 @@ class CommitLog:
     _failed: LogFailed | None = None
     #: Gives disk space when the disk is full.
     lender: Lender | None = None
+    #: Grows with the log.
+    spare: Spare | None = None
     _is_lent: bool = False
     _marked_position: int = 0
     _ticket_position: int = 0
@@ -116,13 +120,16 @@ class CommitLog:
         self.durable_position = self._ticket_position = position
         self._set_limits()
 
-    def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
-        """Creates a segment file with its header. On ``DiskFull`` nothing is left behind. On ``LogFailed`` a file with
-        a part of its header may be: the next start drops it."""
+    def create_segment(
+        self, base: int, bytes_needed: int = 0, step_bytes: int = ALLOCATION_STEP_BYTES
+    ) -> SegmentFile:
+        """Creates a segment file with its header, and room for ``bytes_needed``, or for ``step_bytes`` where that is
+        more and the disk has it. On ``DiskFull`` nothing is left behind. On ``LogFailed`` a file with a part of its
+        header may be: the next start drops it."""
         self._check_failed()
         self._reach(base + self.segment_bytes)
         file = self.disk.open_segment(base, create=True)
-        wanted = min(self.segment_bytes, max(ALLOCATION_STEP_BYTES, bytes_needed))
+        wanted = min(self.segment_bytes, max(step_bytes, bytes_needed))
         try:
             self._allocate(file, wanted, bytes_needed or wanted)
             self._write(file, 0, pack_segment_header(base, self.segment_bytes, self.log_id))
@@ -232,8 +239,9 @@ class CommitLog:
         # Behind the last record there is always room for an END.
         needed = self.appended_position + bytes_needed + reserve + RECORD_HEAD_BYTES
         if needed <= base + self.segment_bytes:
-            step = min(base + self.segment_bytes, max(needed, base + file.size_bytes + ALLOCATION_STEP_BYTES))
-            self._allocate(file, step - base, min(needed - base + 4096, self.segment_bytes))
+            step = max(_FIRST_STEP_BYTES, min(file.size_bytes, ALLOCATION_STEP_BYTES))
+            wanted = min(self.segment_bytes, max(needed - base, file.size_bytes + step))
+            self._allocate(file, wanted, min(needed - base + 4096, self.segment_bytes))
             self._set_limits()
             return
         self._roll(base, bytes_needed)
@@ -244,6 +252,8 @@ class CommitLog:
             with suppress(DiskFull):
                 file.allocate(size_bytes)
                 self._is_lent = False
+                if self.spare is not None:
+                    self.spare.cover(self.disk_bytes())
                 return
         missing_bytes = max(0, least_bytes - file.size_bytes)
         allocate_lent((self.lender,), missing_bytes, lambda: file.allocate(least_bytes))
@@ -318,7 +328,9 @@ class CommitLog:
         if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
             payload = b""  # what is asked for must fit; the segment before cannot be purged then
         self._make_room_for_end()
-        self.create_segment(base + self.segment_bytes, rest + len(payload))
+        # A log that goes on elsewhere without a message has little to write.
+        step_bytes = ALLOCATION_STEP_BYTES if bytes_needed else _FIRST_STEP_BYTES
+        self.create_segment(base + self.segment_bytes, rest + len(payload), step_bytes)
         before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
         position = native_log.append(self.native, RecordType.END, 0)

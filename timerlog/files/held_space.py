@@ -8,7 +8,7 @@ message that was accepted, the reserve becomes smaller by as much. Sends themsel
 
 The spare is for purging: on a full disk, what is needed of a segment must be written somewhere before the segment can
 be deleted. Purging makes it smaller by what the log has to grow, so that nothing else gets the blocks in between, and
-larger again as soon as a segment was deleted.
+larger again as soon as a segment was deleted. It grows with the log, up to ``SPARE_BYTES``.
 """
 
 from __future__ import annotations
@@ -119,20 +119,19 @@ class Reserve:
 
 
 class Spare:
-    """The spare space of one directory; nothing before the first ``fill``."""
+    """The spare space of one directory; nothing before the first ``cover``."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.size_bytes = disk.held_bytes(SPARE_NAME)
 
-    def fill(self) -> None:
-        """Takes as much as it should have, if the disk has it."""
-        if self.size_bytes < SPARE_BYTES:
-            try:
-                self._disk.resize_held(SPARE_NAME, SPARE_BYTES)
-            except DiskFull:
-                return
-            self.size_bytes = SPARE_BYTES
+    def cover(self, log_bytes: int) -> None:
+        """Holds as much as a log of this length may need to be purged, ``SPARE_BYTES`` at most, if the disk has it."""
+        wanted_bytes = _in_pages(min(log_bytes, SPARE_BYTES))
+        if self.size_bytes < wanted_bytes:
+            with suppress(DiskFull):
+                self._disk.resize_held(SPARE_NAME, wanted_bytes)
+                self.size_bytes = wanted_bytes
 
     def can_lend(self, bytes_needed: int) -> bool:
         """Whether there is so much, and what file systems need on top of it."""

@@ -157,4 +157,4 @@ class Dropper:
         yield self._ticket
         self._ticket = None
         self._covered = checkpoint.position
-        self._spare.fill()
+        self._spare.cover(self._log.disk_bytes())

@@ -179,7 +179,7 @@ class Purger:
         if job.dry_run:
             self._forecast(job.report, survey, count)
             return
-        self._engine.spare.fill()
+        self._engine.spare.cover(self._log.disk_bytes())
         if with_current and not self._roll(is_alone=count == 1):
             count -= 1  # the others can go all the same
         job.report.kept_messages = survey.messages_from(count)

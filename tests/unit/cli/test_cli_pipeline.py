@@ -107,6 +107,7 @@ def test_a_command_says_that_java_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_java")
+@pytest.mark.usefixtures("impatient")
 def test_no_file_and_no_broker_are_seen_before_spark_starts(tmp_path: Path) -> None:
     command = ["pipeline", "schedule", "--topic", "t", "--url", "tickwheel://127.0.0.1:1", "--from"]
     with pytest.raises(SourceError, match="does not exist"):
@@ -138,6 +139,7 @@ def test_a_job_that_fails_is_a_check_that_fails(monkeypatch: pytest.MonkeyPatch)
     assert checks[2] == Check("job", False, "Java went away. Bring it back.")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_cannot_be_read_is_told_of_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*words: Any, **more: Any) -> None:
         raise AssertionError("a session was opened")

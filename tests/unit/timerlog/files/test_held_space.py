@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 from tests.support.native.driver import NOW_MS, SMALL
 from tests.support.native.frames import send
 from tests.support.stores.purging import LATER_MS, content, fill, mixed
+from timerlog.commitlog.log import ALLOCATION_STEP_BYTES
 from timerlog.engine.produce import Stop
 from timerlog.errors import DiskFull
 from timerlog.files.disk import FileDisk, FileSegment
 from timerlog.files.held_space import SPARE_BYTES as SPARE_BYTES
 from timerlog.files.held_space import Spare
 from timerlog.layout import MessageState
+from timerlog.settings import StoreSettings
 from timerlog.store import Store
 
 MIB = 1 << 20
@@ -55,7 +58,7 @@ def test_it_is_filled_and_lent_by_the_block(tmp_path: Path) -> None:
     spare = Spare(disk)
     assert spare.size_bytes == 0
     assert not spare.lend(1)
-    spare.fill()
+    spare.cover(SPARE_BYTES)
     path = tmp_path / "spare"
     assert path.stat().st_size == spare.size_bytes == SPARE_BYTES
     assert path.stat().st_blocks * 512 >= SPARE_BYTES, "it is no hole"
@@ -67,15 +70,31 @@ def test_it_is_filled_and_lent_by_the_block(tmp_path: Path) -> None:
     assert not spare.lend(left)
     assert path.stat().st_size == left, "half a loan is of no use"
     assert Spare(disk).size_bytes == left
-    spare.fill()
+    spare.cover(SPARE_BYTES)
     assert path.stat().st_size == SPARE_BYTES
+
+
+def test_it_grows_with_the_log_as_far_as_a_purge_needs_it(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, StoreSettings(), NOW_MS)
+    idle_bytes = sum(file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file())
+    assert idle_bytes <= 9 * MIB, "an empty store is small"
+    topic_id, sizes = store.topics.open("t", NOW_MS), [store.log.disk_bytes()]
+    while sizes[-1] < 40 * MIB:
+        assert store.produce.ingest(send(topic_id, [bytes(10_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL
+        assert store.spare.size_bytes >= min(SPARE_BYTES, store.log.disk_bytes())
+        if store.log.disk_bytes() > sizes[-1]:
+            sizes.append(store.log.disk_bytes())
+    steps = [after - before for before, after in itertools.pairwise(sizes)]
+    assert steps == sorted(steps)
+    assert steps[-1] == ALLOCATION_STEP_BYTES
+    store.close()
 
 
 def test_what_a_full_disk_did_not_give_is_given_back(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path)
     spare = Spare(disk)
     with full_disk(tmp_path, MIB):
-        spare.fill()
+        spare.cover(SPARE_BYTES)
     assert (spare.size_bytes, (tmp_path / "spare").stat().st_size) == (0, 0)
 
 
@@ -93,7 +112,9 @@ def test_a_purge_on_a_full_disk(tmp_path: Path) -> None:
         assert not set(store.log.segments) & set(segments[:-1])
         after = content(store)
         assert {i: after[i] for i in needed} == needed
-        assert store.spare.size_bytes == SPARE_BYTES, "it is there for the next time"
+        assert store.spare.size_bytes >= min(SPARE_BYTES, store.log.disk_bytes()), (
+            "it is there for the next time"
+        )
         assert fill(store, 1, [b"new-%d" % number for number in range(1_000)], LATER_MS * 2)
     store.sync()
     state = store.look.state_hash()
@@ -119,6 +140,8 @@ def test_the_segment_that_is_written_can_go_too(tmp_path: Path) -> None:
 
 def test_without_one_nothing_is_lost(tmp_path: Path) -> None:
     store = mixed(tmp_path)
+    store.log.spare = None
+    assert store.spare.lend(store.spare.size_bytes - MIB)
     needed = {i: v for i, v in content(store).items() if v[1] == MessageState.SCHEDULED}
     with full_disk(tmp_path):
         while store.produce.ingest(send(1, [bytes(1_000)] * 50), NOW_MS).stop is not Stop.DISK_FULL:

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from tickwheel import Client
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests without a broker: a client tries for 50 ms to connect, and not for 5 s."""
+    monkeypatch.setitem(Client.__init__.__kwdefaults__, "connect_timeout", 0.05)

@@ -3,6 +3,7 @@
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 _MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _BYTES_PER_UNIT = {
@@ -58,9 +59,10 @@ def seconds_ms(seconds: float) -> int:
     return math.ceil(Fraction(str(seconds)) * _MS_PER_UNIT["s"])
 
 
-def delay_levels_ms(text: str) -> list[int]:
+@lru_cache(maxsize=16)  # each connection is told the levels
+def delay_levels_ms(text: str) -> tuple[int, ...]:
     """The delays in a text such as `1s 5s 10s`. Raises ValueError for anything else."""
-    levels = [parse_duration_ms(part) for part in text.split()]
+    levels = tuple(parse_duration_ms(part) for part in text.split())
     if not 1 <= len(levels) <= 255:
         raise ValueError("delay levels are 1 to 255 durations, separated by spaces")
     return levels

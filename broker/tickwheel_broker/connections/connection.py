@@ -395,7 +395,7 @@ class Connection:
             max_body_bytes=parts.settings.max_body_bytes,
             max_key_bytes=MAX_KEY_BYTES,
             max_headers_bytes=MAX_HEADERS_BYTES,
-            delay_levels_ms=delay_levels_ms(parts.settings.delay_levels),
+            delay_levels_ms=list(delay_levels_ms(parts.settings.delay_levels)),
             answers_remembered=MAX_ANSWERS,
             tells_differences=True,
             log_position=parts.log.durable_position,

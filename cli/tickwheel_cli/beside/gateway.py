@@ -220,7 +220,7 @@ def _config(settings: Settings) -> Config:
         renew_lease_ms=settings.rocketmq_renew_lease_ms,
         renew_max_ms=settings.rocketmq_renew_max_ms,
         max_attempts=settings.rocketmq_max_attempts,
-        retry_delays_ms=tuple(delay_levels_ms(settings.rocketmq_retry_delays)),
+        retry_delays_ms=delay_levels_ms(settings.rocketmq_retry_delays),
         groups={name: Group(attempts, delays_ms or None) for name, (attempts, delays_ms) in own.items()},
         fifo_groups=tuple(settings.rocketmq_fifo_groups.split()),
         max_delay_ms=settings.rocketmq_max_delay_ms or None,

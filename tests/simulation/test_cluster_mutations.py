@@ -104,7 +104,7 @@ def test_a_delivery_that_leaves_before_its_lease_is_confirmed(monkeypatch: pytes
         broker.services.timers_changed()
 
     monkeypatch.setattr(Broker, "_deliver", at_once)
-    assert found(*LOST, first=1)
+    assert found(*LOST)
 
 
 def test_an_owner_that_serves_before_it_has_read_its_fence(monkeypatch: pytest.MonkeyPatch) -> None:

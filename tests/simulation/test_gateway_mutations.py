@@ -142,7 +142,7 @@ def test_what_was_written_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def forgetful(answering: Receiving, asked: Any, wish: Any, hand: Any, found: Any) -> Code:
         code = await true(answering, asked, wish, hand, found)
-        await receiving._give_back(asked.client, hand)
+        await receiving._give_back(asked.client, wish.topic, hand)
         return code
 
     monkeypatch.setattr(Receiving, "_answer", forgetful)
@@ -160,10 +160,10 @@ def test_a_recall_that_came_too_late_and_is_told_to_be_in_time(monkeypatch: pyte
 def test_what_a_filter_refuses_and_is_not_acked(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Receiving._settle
 
-    async def lazy(settling: Receiving, client: Any, hand: Any, found: Any) -> None:
+    async def lazy(settling: Receiving, client: Any, topic: str, hand: Any, found: Any) -> None:
         hand.let_go(found.refused)
         found.refused.clear()
-        await true(settling, client, hand, found)
+        await true(settling, client, topic, hand, found)
 
     monkeypatch.setattr(Receiving, "_settle", lazy)
     assert found("not delivered and acked", "has two holders", "overtakes")

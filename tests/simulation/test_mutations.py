@@ -89,6 +89,7 @@ def test_a_sync_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         "broker counts",
         "same id",
         "is stale",
+        first=1,
     )
 
 

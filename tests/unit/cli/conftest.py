@@ -1,3 +1,5 @@
+"""Fixtures for tests of the command line that start no program."""
+
 from __future__ import annotations
 
 import pytest

@@ -51,6 +51,11 @@ _MARK_STEP_BYTES: Final = 4096
 _HEADS_BYTES: Final = MAX_BATCH * (MESSAGE_HEAD_BYTES + 8)
 
 
+def _growth_bytes(size_bytes: int) -> int:
+    """By how much a segment file of this length grows."""
+    return max(_FIRST_STEP_BYTES, min(size_bytes, ALLOCATION_STEP_BYTES))
+
+
 def largest_frame_bytes(segment_bytes: int) -> int:
     """The largest frame whose messages fit into a segment; below 0 for one in which nothing has room."""
     return segment_bytes - _HEADS_BYTES - CONTROL_RESERVE_BYTES - 128
@@ -120,15 +125,15 @@ class CommitLog:
         self.durable_position = self._ticket_position = position
         self._set_limits()
 
-    def create_segment(
-        self, base: int, bytes_needed: int = 0, step_bytes: int = ALLOCATION_STEP_BYTES
-    ) -> SegmentFile:
-        """Creates a segment file with its header, and room for ``bytes_needed``, or for ``step_bytes`` where that is
-        more and the disk has it. On ``DiskFull`` nothing is left behind. On ``LogFailed`` a file with a part of its
-        header may be: the next start drops it."""
+    def create_segment(self, base: int, bytes_needed: int = 0) -> SegmentFile:
+        """Creates a segment file with its header. It begins with a step of growth of the file before it, or with
+        ``bytes_needed`` where the disk has no more. On ``DiskFull`` nothing is left behind. On ``LogFailed`` a file
+        with a part of its header may be: the next start drops it."""
         self._check_failed()
         self._reach(base + self.segment_bytes)
         file = self.disk.open_segment(base, create=True)
+        before = self._segments.get(base - self.segment_bytes)
+        step_bytes = _growth_bytes(0 if before is None else before.size_bytes)
         wanted = min(self.segment_bytes, max(step_bytes, bytes_needed))
         try:
             self._allocate(file, wanted, bytes_needed or wanted)
@@ -239,8 +244,9 @@ class CommitLog:
         # Behind the last record there is always room for an END.
         needed = self.appended_position + bytes_needed + reserve + RECORD_HEAD_BYTES
         if needed <= base + self.segment_bytes:
-            step = max(_FIRST_STEP_BYTES, min(file.size_bytes, ALLOCATION_STEP_BYTES))
-            wanted = min(self.segment_bytes, max(needed - base, file.size_bytes + step))
+            wanted = min(
+                self.segment_bytes, max(needed - base, file.size_bytes + _growth_bytes(file.size_bytes))
+            )
             self._allocate(file, wanted, min(needed - base + 4096, self.segment_bytes))
             self._set_limits()
             return
@@ -252,7 +258,7 @@ class CommitLog:
             with suppress(DiskFull):
                 file.allocate(size_bytes)
                 self._is_lent = False
-                if self.spare is not None:
+                if self.spare is not None and not self.spare.is_at_limit:
                     self.spare.cover(self.disk_bytes())
                 return
         missing_bytes = max(0, least_bytes - file.size_bytes)
@@ -328,9 +334,7 @@ class CommitLog:
         if rest + len(payload) > self.segment_bytes or len(payload) + 64 > self.native.staging_capacity:
             payload = b""  # what is asked for must fit; the segment before cannot be purged then
         self._make_room_for_end()
-        # A log that goes on elsewhere without a message has little to write.
-        step_bytes = ALLOCATION_STEP_BYTES if bytes_needed else _FIRST_STEP_BYTES
-        self.create_segment(base + self.segment_bytes, rest + len(payload), step_bytes)
+        self.create_segment(base + self.segment_bytes, rest + len(payload))
         before_end()
         self.native.segment_end += RECORD_HEAD_BYTES
         position = native_log.append(self.native, RecordType.END, 0)
@@ -426,7 +430,7 @@ class CommitLog:
             self.create_segment(base, end - base)
         file = self._segments[base]
         if end - base > file.size_bytes:
-            wanted = min(end - base + ALLOCATION_STEP_BYTES, self.segment_bytes)
+            wanted = min(end - base + _growth_bytes(file.size_bytes), self.segment_bytes)
             self._allocate(file, wanted, end - base)
         self._write(file, position - base, data)
         self.native.staging_position = self.native.log_readable = end

@@ -125,6 +125,10 @@ class Spare:
         self._disk = disk
         self.size_bytes = disk.held_bytes(SPARE_NAME)
 
+    @property
+    def is_at_limit(self) -> bool:
+        return self.size_bytes >= SPARE_BYTES
+
     def cover(self, log_bytes: int) -> None:
         """Holds as much as a log of this length may need to be purged, ``SPARE_BYTES`` at most, if the disk has it."""
         wanted_bytes = _in_pages(min(log_bytes, SPARE_BYTES))

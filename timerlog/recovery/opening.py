@@ -174,7 +174,7 @@ def create(
     log = CommitLog(disk, tables.native, settings.segment_bytes, log_id, addresses, durability or OnDisk())
     undo.callback(log.close_files)
     log.prepare(settings.max_frame_bytes)
-    log.create_segment(first, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES, step_bytes=0)
+    log.create_segment(first, SEGMENT_HEADER_BYTES + CONTROL_RESERVE_BYTES + _FIRST_BYTES)
     log.start_at(first + SEGMENT_HEADER_BYTES)
     report = RecoveryReport(is_new=True, end_position=first + SEGMENT_HEADER_BYTES)
     applier = Applier(tables, settings, tick_ms=now_ms, first_position=first)

@@ -49,6 +49,7 @@ _AT_ONCE: Final = 8
 _BURY_AGAIN: Final = timedelta(minutes=1)
 """When a message that could not become a dead letter comes again."""
 _BURIED: Final = (ReceiptResult.ACKED, ReceiptResult.NACKED, ReceiptResult.DEAD)
+"""Results of a receipt by which a group gives a message up."""
 
 _log = logging.getLogger("tickwheel.gateway.calls")
 

@@ -35,6 +35,7 @@ from tickwheel.client.consumer.acks import AckQueue
 from tickwheel_gateway.calls.service import Service
 from tickwheel_gateway.clients.registry import BUSY_RECEIVES, BUSY_S, Declared
 from tickwheel_gateway.config import Config, Group
+from tickwheel_gateway.delivery.dead_letters import DeadLetters
 from tickwheel_gateway.filters.expressions import SqlFilter
 from tickwheel_gateway.transport.call import CallEnded
 from tickwheel_gateway.wire import schema
@@ -669,3 +670,28 @@ async def test_what_is_not_given_back_is_logged(
         with pytest.raises(CallEnded):
             await consumer.ask(breaks_after(0))
     assert told in caplog.text
+
+
+async def test_what_a_filter_refuses_or_a_group_gives_up_and_is_not_settled_is_logged(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def late(*_: Any) -> ReceiptResult:
+        return ReceiptResult.STALE_RECEIPT
+
+    caplog.set_level("INFO", "tickwheel.gateway.calls")
+    async with consuming(tmp_path, Config(max_attempts=1)) as consumer:
+        await consumer.send(b"bad", tag="yes")
+        (message,) = await consumer.receive()
+        await consumer.change(handle_of(message), 0)
+        await consumer.send(b"x", tag="no")
+        monkeypatch.setattr(DeadLetters, "forward", late)
+        monkeypatch.setattr(consumer.client, "ack", stale)
+        await nothing(consumer, tags="yes")
+    assert "1 of 1 messages of 't' were not given up: stale_receipt (1)" in caplog.text
+    assert (
+        "1 of 1 messages of 't' were not acked, though the filter refuses them: stale_receipt (1)"
+        in caplog.text
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ import anyio
 import pytest
 
 from tests.support.clients.cancelling import Canceller, each_step, run
+from tests.support.clients.forked import raised_in_child
 from tests.support.outbox.messages import PATIENCE_S, message_table
 from tests.support.outbox.messages import send as insert
 from tickwheel import outbox
-from tickwheel.errors import BadArgument, ClientClosed, ClientForked
+from tickwheel.errors import BadArgument, ClientClosed
 from tickwheel.outbox.messages.hub import Hub
 
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -198,31 +198,15 @@ def test_a_fork(url: str, backend: str) -> None:
                 insert(table, "1")
                 message = await stream.receive(PATIENCE_S)
                 assert message is not None
-                reading, writing = os.pipe()
-                pid = os.fork()
-                if pid == 0:
-                    calls: list[Callable[[], Awaitable[object]]] = [
-                        stream.receive,
-                        stream.next_batch,
-                        message.ack,
-                        consumer.receive,
-                        lambda: anext(consumer),
-                        hub.subscribe().__aenter__,
-                    ]
-                    said = []
-                    for call in calls:
-                        try:
-                            await call()
-                        except ClientForked as error:
-                            said.append(error.code)
-                        except BaseException as error:
-                            said.append(repr(error))
-                    os.write(writing, " ".join(said).encode())
-                    os._exit(0)
-                await anyio.to_thread.run_sync(os.waitpid, pid, 0)
-                assert os.read(reading, 1000).decode().split() == ["client_forked"] * 6
-                os.close(reading)
-                os.close(writing)
+                said = await raised_in_child(
+                    stream.receive,
+                    stream.next_batch,
+                    message.ack,
+                    consumer.receive,
+                    lambda: anext(consumer),
+                    lambda: hub.subscribe().__aenter__(),
+                )
+                assert said == ["client_forked"] * 6
                 await message.ack()
             queue.database.close()
 

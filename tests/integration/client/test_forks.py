@@ -22,10 +22,11 @@ import anyio
 import pytest
 
 import tickwheel
-from tickwheel import sync
+from tests.support.clients.forked import raised_in_child
+from tickwheel import Message, sync
 from tickwheel.client.consumer.acks import AckFlight, AckQueue
 from tickwheel.client.forks import _known
-from tickwheel.errors import ClientClosed, ClientForked, DiskFull, TickwheelError
+from tickwheel.errors import ClientClosed, DiskFull, TickwheelError
 from tickwheel.testing import TestBroker, broker
 
 PATIENCE_S = 60.0
@@ -254,26 +255,6 @@ def test_a_client_that_was_closed_touches_nothing_in_a_child(shared: TestBroker)
         client.send("closed", b"2")
 
 
-async def raised_in_child(*calls: Callable[[], Awaitable[object]]) -> list[str]:
-    """The codes of the errors that calls raise in a child, which was forked within the loop."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        said = []
-        for call in calls:
-            try:
-                await call()
-            except ClientForked as error:
-                said.append(error.code)
-        os.write(writing, " ".join(said).encode())
-        os._exit(0)
-    await anyio.to_thread.run_sync(os.waitpid, pid, 0)
-    os.close(writing)
-    told = os.read(reading, 1000)
-    os.close(reading)
-    return told.decode().split()
-
-
 def _unawaited(acks: AckQueue) -> AckFlight:
     flight = AckFlight(acks)
     flight.ids, flight.epochs = [1], [1]
@@ -287,7 +268,12 @@ def test_acks_that_were_not_written(shared: TestBroker, backend: str) -> None:
     async def main() -> None:
         async with shared.client() as client:
             await client.send_many(f"unwritten-{backend}", [b"1", b"2"])
-            first, second = await client.fetch(f"unwritten-{backend}", count=2)
+            fetched = list[Message]()
+            while len(fetched) < 2:
+                fetched += await client.fetch(
+                    f"unwritten-{backend}", count=2, wait=timedelta(seconds=PATIENCE_S)
+                )
+            first, second = fetched
             first.acks.add(first.id, first.epoch)
             said = await raised_in_child(second.ack, partial(second.ack, confirm=True))
             assert said == ["client_forked"] * 2

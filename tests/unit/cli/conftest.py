@@ -9,5 +9,5 @@ from tickwheel import Client
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests without a broker: a client tries for 50 ms to connect, and not for 5 s."""
+    """Make clients try for 50 ms to connect, and not for 5 s, where there is no broker."""
     monkeypatch.setitem(Client.__init__.__kwdefaults__, "connect_timeout", 0.05)

@@ -106,8 +106,7 @@ def test_a_command_says_that_java_is_missing(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.usefixtures("no_java")
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("no_java", "impatient")
 def test_no_file_and_no_broker_are_seen_before_spark_starts(tmp_path: Path) -> None:
     command = ["pipeline", "schedule", "--topic", "t", "--url", "tickwheel://127.0.0.1:1", "--from"]
     with pytest.raises(SourceError, match="does not exist"):

@@ -20,9 +20,9 @@ from tickwheel_cli.main import root
 
 NAIVE = pa.array([datetime(2031, 5, 1, 9)], pa.timestamp("us"))
 ZONED = pa.array([datetime(2031, 5, 1, 9, tzinfo=UTC)], pa.timestamp("us", "UTC"))
-pytestmark = pytest.mark.usefixtures("impatient")
-
 GOOD_CSV = "deliver_at,body\n2031-05-01T09:00Z,hello\n"
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture(autouse=True)

@@ -37,29 +37,28 @@ class Predicate:
         if pa.types.is_dictionary(array.type):
             return self._passes_names(array)
         if self.function == "is_null":
-            is_null: Mask = np.asarray(array.is_null())
+            is_null = _mask(array.is_null())
             return ~is_null if self.negated else is_null
         if self.function == "is_in":
-            found = pc.is_in(array, value_set=pa.array(self.value, _value_type(array.type)))
+            found = pc.is_in(array, value_set=pa.array(self.value, _value_type(array.type, *self.value)))
         elif self.function in _PATTERNS:
             found = getattr(pc, self.function)(array, pattern=self.value)
         else:
-            found = getattr(pc, self.function)(array, pa.scalar(self.value, _value_type(array.type)))
-        if self.negated:
-            found = pc.invert(found)
-        is_there = np.asarray(array.is_valid())
-        passed: Mask = np.asarray(found.fill_null(False)) & is_there
-        return passed
+            found = getattr(pc, self.function)(
+                array, pa.scalar(self.value, _value_type(array.type, self.value))
+            )
+        passed = _mask(pc.invert(found) if self.negated else found)
+        return passed & _mask(array.is_valid()) if array.null_count else passed
 
     def _passes_names(self, array: Any) -> Mask:
         """Names are compared once each, not once a row."""
         names = array.dictionary
         index = array.indices
         if self.function == "is_null":
-            is_null = np.asarray(array.dictionary_decode().is_null())
+            is_null = _mask(array.dictionary_decode().is_null())
             return ~is_null if self.negated else is_null
         of_name = self.passes(names)
-        known = np.asarray(index.is_valid())
+        known = _mask(index.is_valid())
         if not len(of_name):
             return np.zeros(len(array), bool)
         passed: Mask = of_name[np.asarray(index.fill_null(0))] & known
@@ -155,9 +154,21 @@ def _moment(value: Any) -> Any:
         return value
 
 
-def _value_type(kind: Any) -> Any:
-    """Times are compared as Spark has them, to the microsecond."""
-    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) else kind
+def _mask(found: Any) -> Mask:
+    """The same as numpy has it, where NULL is false. Arrow itself copies bit by bit."""
+    bits = found.fill_null(False) if found.null_count else found
+    packed = np.frombuffer(bits.buffers()[1], np.uint8)
+    unpacked = np.unpackbits(packed, count=bits.offset + len(bits), bitorder="little")
+    mask: Mask = unpacked[bits.offset :].view(np.bool_)
+    return mask
+
+
+def _value_type(kind: Any, *values: Any) -> Any:
+    """Times are compared as Spark has them, to the microsecond. Where no value is finer than the column, the column is
+    not converted."""
+    if not pa.types.is_timestamp(kind) or all(value.microsecond % 1_000 == 0 for value in values):
+        return kind
+    return pa.timestamp("us", "UTC")
 
 
 def fits(value: Any, kind: str) -> bool:

@@ -42,6 +42,8 @@ from timerlog.tables.tables import Tables, by_topic, spans
 CHUNK_ROWS: Final = 100_000
 
 _LOOKS: Final = 5
+_IS_THERE: Final = np.array([state not in (MessageState.NONE, MessageState.DROPPED) for state in range(256)])
+"""By state, which is a byte."""
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +140,7 @@ class Snapshot:
         first_id = max(first_id, self.description.first_id, 1)
         for start, stop in spans(self.description.gaps, first_id, end_id, step):
             rows = _copied(self.messages.between(start, stop))  # one moment for all columns
-            wanted = (rows["state"] != MessageState.NONE) & (rows["state"] != MessageState.DROPPED)
+            wanted = _IS_THERE.take(rows["state"], mode="clip")
             wanted &= (
                 self._have_topics(rows["topic_id"]) if topic_id is None else rows["topic_id"] == topic_id
             )
@@ -152,7 +154,9 @@ class Snapshot:
 
     def _have_topics(self, topic_ids: Array) -> npt.NDArray[np.bool_]:
         """Whether the topic of each row is there: rows stay for a while when it was deleted."""
-        found: npt.NDArray[np.bool_] = self._is_topic[np.minimum(topic_ids, len(self._is_topic) - 1)]
+        found: npt.NDArray[np.bool_] = self._is_topic.take(
+            topic_ids, mode="clip"
+        )  # the last place is of none
         return found
 
     def records(self, ids: Int64Array) -> Records:

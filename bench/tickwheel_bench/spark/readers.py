@@ -1,16 +1,22 @@
 """Readers of whole tables by Arrow Flight, a process of its own, until its standard input ends. It says when each has
 read a batch, and at the end how many rows all have read: python -m tickwheel_bench.spark.readers URL COUNT
+
+Readers stand for other machines: they take what the broker's machine leaves them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Final
 
 import tickwheel.arrow
+
+_NICENESS: Final = 19
 
 
 class Reader:
@@ -44,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("url")
     parser.add_argument("count", type=int)
     given = parser.parse_args(arguments)
+    os.nice(_NICENESS)
     readers = [Reader(given.url) for _ in range(given.count)]
     for one in readers:
         if not one.has_begun.wait(60):

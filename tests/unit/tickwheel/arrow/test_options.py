@@ -113,6 +113,10 @@ ARRAYS = {
         (("shard", "is not null"), [0, 3]),
         (("deliver_at", "<=", "2031-05-01T00:00:00Z"), [0, 1]),
         (("deliver_at", ">", "2031-05-01T02:00:00+02:00"), [3]),
+        (("deliver_at", ">=", "2031-05-01T00:00:00.0005Z"), [3]),
+        (("deliver_at", "!=", "2031-05-01T00:00:00.0005Z"), [0, 1, 3]),
+        (("deliver_at", "in", ["2031-05-01T00:00:00.0005Z", "2031-05-01T00:00:00.001Z"]), [3]),
+        (("deliver_at", "not in", ["2031-05-01T00:00:00.001Z"]), [0, 1]),
     ],
 )
 def test_conditions(condition: Any, expected: list[int]) -> None:
@@ -146,9 +150,13 @@ def test_conditions_that_are_refused(text: str, message: str) -> None:
     st.lists(st.one_of(st.none(), st.integers(-3, 3)), max_size=20),
     st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
     st.integers(-3, 3),
+    st.integers(0, 20),
 )
-def test_null_passes_no_comparison(values: list[int | None], operator: str, value: int) -> None:
+def test_null_passes_no_comparison(values: list[int | None], operator: str, value: int, skip: int) -> None:
+    """In a whole column, and in a column that is the end of a longer column."""
     python = {"=": "==", "!=": "!="}.get(operator, operator)
     (predicate,) = parse_conditions(conditions(("id", operator, value)), MESSAGE_COLUMNS)
     expected = [one is not None and eval(f"{one} {python} {value}") for one in values]
-    assert predicate.passes(pa.array(values, pa.int64())).tolist() == expected
+    whole = pa.array(values, pa.int64())
+    assert predicate.passes(whole).tolist() == expected
+    assert predicate.passes(whole.slice(skip)).tolist() == expected[skip:]

@@ -74,7 +74,7 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "messages in a database: targets 2 x people's loops, 0.1 x their p99, < 1 statement/s",
         outbox.outbox,
     ),
-    "archive": ("1,000,000 acked messages to Parquet with Spark, and back", archive.archive),
+    "archive": ("4,000,000 acked messages to Parquet with Spark, and back", archive.archive),
     "overload": (
         "clients that misbehave: target p99 < 100 ms for the others, memory bounded",
         overload.overload,

@@ -22,16 +22,20 @@ ROUNDS: Final = 5
 _DUE_PER_S: Final = 10_000
 _SECONDS: Final = 10.0
 _READERS: Final = 4
+_FLIGHT: Final = ("--flight", "--flight-listen", "127.0.0.1:0")
 
 
 def flight(directory: Path, scale: float) -> dict[str, Any]:
     """Ten million scheduled messages with keys and bodies of 100 bytes: each query of `reading` five times, the best
-    counts. Then 10,000 due each second without and beside four readers, five times in turns."""
-    return with_spark(
-        directory,
-        lambda spark, daemon: _measure(spark, directory, daemon, scale),
-        *("--flight", "--flight-listen", "127.0.0.1:0"),
-    )
+    counts. Then 10,000 due each second without and beside four readers, five times in turns, at the niceness that is
+    the default, and where reading gets only what nobody else wants."""
+    figures = with_spark(directory, lambda spark, daemon: _measure(spark, directory, daemon, scale), *_FLIGHT)
+    if "skipped" in figures:
+        return figures
+    for name, niceness in (("at_niceness_5", "5"), ("at_niceness_20", "20")):
+        with Daemon(directory, *_FLIGHT, "--flight-niceness", niceness) as daemon:
+            figures[name] = _lateness(daemon, name, max(2.0, _SECONDS * scale))
+    return figures
 
 
 def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float) -> dict[str, Any]:
@@ -41,22 +45,22 @@ def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float)
         "in_place": lambda options: in_place(spark, directory, **options),
         "parquet": lambda _: spark.read.parquet(parquet),
     }
-    figures = {"messages": count} | compared(ways, since_ms)
-    rounds = [_round(daemon, number, max(2.0, _SECONDS * scale)) for number in range(ROUNDS)]
-    return figures | {
-        "rounds": rounds,
-        "p99_later_ms": median_later_ms(rounds),
-    }
+    return {"messages": count} | compared(ways, since_ms)
 
 
-def _round(daemon: Daemon, number: int, seconds: float) -> dict[str, Any]:
+def _lateness(daemon: Daemon, name: str, seconds: float) -> dict[str, Any]:
+    """How late messages are without readers and beside them, in turns."""
+    rounds = [_round(daemon, f"{name}-{number}", seconds) for number in range(ROUNDS)]
+    return {"rounds": rounds, "p99_later_ms": median_later_ms(rounds)}
+
+
+def _round(daemon: Daemon, name: str, seconds: float) -> dict[str, Any]:
     """How late messages are without readers and beside them."""
-
-    without = daemon.run(lateness_of, f"without-{number}", seconds, _DUE_PER_S)
+    without = daemon.run(lateness_of, f"without-{name}", seconds, _DUE_PER_S)
     with Program(module_command("tickwheel_bench.spark.readers", daemon.url, _READERS)) as readers:
         readers.line()  # each has read a batch
         begun_s = time.perf_counter()
-        beside = daemon.run(lateness_of, f"beside-{number}", seconds, _DUE_PER_S)
+        beside = daemon.run(lateness_of, f"beside-{name}", seconds, _DUE_PER_S)
         took_s = time.perf_counter() - begun_s
         read = readers.last()
     return {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = 10_000_000
-ROUNDS = 5
+WARM_ROUNDS, ROUNDS = 3, 5
 FILTERED = "topic,deliver_at"
 SCANNED = "id,topic,key,priority,state,time_created,deliver_at"
 
@@ -40,16 +40,16 @@ def _measure(spark: SparkSession, directory: Path, daemon: Daemon, scale: float)
 def compared(ways: Mapping[str, Way], since_ms: int) -> dict[str, Any]:
     """Seconds of each query in each way, and how much longer than in the first the others took. All find the same.
 
-    The ways take turns, and a first round counts for none: Java is faster from round to round.
+    The ways take turns, and the first rounds count for none: Java is faster from round to round.
     """
     figures: dict[str, Any] = {}
     first, *others = ways
     for name, (options, query) in _queries(since_ms).items():
         seconds = dict.fromkeys(ways, float("inf"))
-        for number in range(1 + ROUNDS):
+        for number in range(WARM_ROUNDS + ROUNDS):
             rounds = {way: _timed(query, load, options) for way, load in ways.items()}
             assert all(found == rounds[first][1] for _, found in rounds.values()), (name, rounds)
-            if number:
+            if number >= WARM_ROUNDS:
                 seconds = {way: min(seconds[way], taken_s) for way, (taken_s, _) in rounds.items()}
         figures[name] = {f"{way}_s": round(taken_s, 2) for way, taken_s in seconds.items()}
         for way in others:

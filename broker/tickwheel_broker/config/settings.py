@@ -646,9 +646,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         _count(
             "How far reading by Arrow Flight stands back for others, above all the broker, where all want the "
-            "processor. As of `nice`; 0: not at all.",
+            "processor. As of `nice`; 0: not at all; 20: it gets what nobody else wants (SCHED_IDLE).",
             0,
-            19,
+            20,
         ),
     ] = 5
     max_staging_bytes: Annotated[

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tickwheel.errors import FlightMissing, TickwheelError
+from tickwheel.errors import ConfigError, FlightMissing, TickwheelError
 from tickwheel_cli.shared.output import print_result
 from tickwheel_cli.shared.session import (
     check_directory,
@@ -22,6 +23,8 @@ from tickwheel_cli.shared.settings_options import config_file_option, flight_opt
 if TYPE_CHECKING:
     from tickwheel_broker.config.settings import Settings
     from tickwheel_flight.process import Serving
+
+_NICEST = 19
 
 
 @click.command()
@@ -61,7 +64,7 @@ def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> 
         if (error.name or "").partition(".")[0] != "pyarrow":
             raise
         raise FlightMissing from error
-    os.nice(settings.flight_niceness)
+    _stand_back(settings.flight_niceness)
     serving = _serving(settings, ends_with_stdin=ends_with_stdin)
     try:
         serve(serving, lambda place: print_result({"url": place}, f"listening on {place}"))
@@ -71,6 +74,25 @@ def flight(config_file: Path | None, *, ends_with_stdin: bool, **flags: Any) -> 
         from tickwheel_broker.net.listeners import explain
 
         raise explain(error, settings.flight_listen, "Choose another --listen (flight_listen).") from None
+
+
+def _stand_back(niceness: int) -> None:
+    """Has all threads of this process stand back, and those that they start. A niceness of 20: whoever else wants the
+    processor has it at once. A thread that is only nice keeps the processor for some milliseconds when the broker
+    wakes, and messages are late by them. Raises ConfigError where the system does not let it."""
+    nice = min(os.getpriority(os.PRIO_PROCESS, 0) + niceness, _NICEST)
+    try:
+        for thread in map(int, os.listdir("/proc/self/task")):
+            with suppress(ProcessLookupError):  # a thread that has ended meanwhile
+                if niceness > _NICEST:
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+                else:
+                    os.setpriority(os.PRIO_PROCESS, thread, nice)
+    except OSError as error:
+        raise ConfigError(
+            f"The process cannot stand back as flight_niceness = {niceness} says: {error.strerror}.",
+            advice="Set flight_niceness to 0, or allow sched_setscheduler and setpriority where it runs.",
+        ) from error
 
 
 def _serving(settings: Settings, *, ends_with_stdin: bool) -> Serving:

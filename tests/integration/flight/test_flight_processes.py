@@ -51,6 +51,21 @@ def rest_of(reader: pa.RecordBatchReader) -> TickwheelError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("niceness", "policy", "more"), [(0, os.SCHED_OTHER, 0), (7, os.SCHED_OTHER, 7), (20, os.SCHED_IDLE, 0)]
+)
+def test_how_far_it_stands_back(tmp_path: Path, niceness: int, policy: int, more: int) -> None:
+    """All of its threads, also those that answer."""
+    with with_flight(tmp_path / "data", flight_niceness=niceness) as daemon:
+        with calling(flight_url(daemon)) as caller:
+            assert caller.rows(columns=["id"]) == []
+        own = os.getpriority(os.PRIO_PROCESS, daemon.process.pid)
+        threads = [int(name) for name in os.listdir(f"/proc/{daemon.child_pids[-1]}/task")]
+        assert len(threads) > 1
+        assert {os.sched_getscheduler(thread) for thread in threads} == {policy}
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + more, 19)}
+
+
 def test_readers_go_on_when_it_was_killed(tmp_path: Path) -> None:
     with with_flight(tmp_path / "data") as daemon:
         fill_with_bodies(daemon.url)

@@ -64,6 +64,21 @@ void tw_write_back(int fd, uint64_t offset, uint64_t bytes) {
     }
 }
 
+/* Of a range of a file, which has bytes: with none, all that follows would be meant. */
+static int sync_range(int fd, uint64_t start, uint64_t end, unsigned flags) {
+    if (start >= end || sync_file_range(fd, (off_t)start, (off_t)(end - start), flags) == 0) return 0;
+    /* Other errors say that the file system cannot do it: then only the pace is lost. */
+    return errno == EIO || errno == ENOSPC || errno == EDQUOT ? -errno : 0;
+}
+
+static uint64_t before(uint64_t place, uint64_t bytes) { return place > bytes ? place - bytes : 0; }
+
+int tw_keep_pace(int fd, uint64_t start, uint64_t end, uint64_t behind) {
+    int begun = sync_range(fd, start, end, SYNC_FILE_RANGE_WRITE);
+    if (begun < 0) return begun;
+    return sync_range(fd, before(start, behind), before(end, behind), SYNC_FILE_RANGE_WAIT_BEFORE);
+}
+
 int tw_sync_map(void *base, uint64_t bytes) { return msync(base, bytes, MS_SYNC) == 0 ? 0 : -errno; }
 
 int tw_sync_file_system(int fd) { return syncfs(fd) == 0 ? 0 : -errno; }

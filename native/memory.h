@@ -36,4 +36,9 @@ int64_t tw_find_holes(int fd, uint64_t *from, uint64_t end, int is_own, uint64_t
 /* Writes what is dirty there, a little at a time and with as long a pause after each, so that syncs of other
  * files meanwhile do not wait for all of it. What goes wrong shows at the next sync. */
 void tw_write_back(int fd, uint64_t offset, uint64_t bytes);
+/* [start, end) of a file was written, and everything before it: has the disk begin with that, and waits until it has what
+ * lies more than `behind` bytes before it. So the sync of a file that is written from its start to its end finds little left,
+ * and syncs of other files do not wait for all of it. Returns 0 or a negated errno; the error may be of any part of the file,
+ * and the next sync does not tell it again. */
+int tw_keep_pace(int fd, uint64_t start, uint64_t end, uint64_t behind);
 #endif

@@ -58,6 +58,11 @@ def write_back(fd: int, offset: int, count_bytes: int) -> None:
     lib.tw_write_back(fd, offset, count_bytes)
 
 
+def keep_pace(fd: int, start: int, end: int, behind_bytes: int) -> int:
+    """``[start, end)`` of a file was written: waits until the disk has what lies more than ``behind_bytes`` before."""
+    return lib.tw_keep_pace(fd, start, end, behind_bytes)
+
+
 def cover(base: Address, offset: int, count_bytes: int, *, writable: bool) -> int:
     """Puts zeros that belong to no file in the place of a part of a mapped file."""
     return lib.tw_cover(base, offset, count_bytes, writable)

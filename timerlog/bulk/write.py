@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from tickwheel_native import crc32c, lib
 from timerlog.commitlog.segments import pack_segment_header
 from timerlog.errors import StoreError
 from timerlog.files.disk import write_durably
+from timerlog.files.paced_file import PacedFile
 from timerlog.layout import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
@@ -284,12 +285,13 @@ class _Writer:
         header = pack_segment_header(NOWHERE, self._plan.segment_bytes, self._plan.log_id)
         room = self._plan.segment_bytes - SEGMENT_HEADER_BYTES - RECORD_HEAD_BYTES
         with open(path, "xb", buffering=0) as file:
-            _write_all(file.fileno(), header)
+            paced = PacedFile(file.fileno())
+            paced.write(header)
             while self.is_left and (built := self._build(room)):
                 assert 0 <= built <= room, "what is written leaves room for END"
-                _write_all(file.fileno(), self._buffer[:built])
+                paced.write(self._buffer[:built].data)
                 room -= built
-            _write_all(file.fileno(), end_record())
+            paced.write(end_record())
             syncs.add(file.fileno())
         if self._done == first:
             raise StoreError("a message does not fit into a segment")
@@ -364,12 +366,6 @@ def _routed(
     by_byte = np.array([one.shard_of_byte or [one.topic_id] * 256 for one in planned], np.uint16)
     routed: npt.NDArray[np.uint16] = by_byte[topics.of, hashes >> np.uint32(24)]
     return routed
-
-
-def _write_all(fd: int, data: Any) -> None:
-    view = memoryview(data).cast("B")
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def write_manifest(manifest: Manifest, directory: Path) -> None:

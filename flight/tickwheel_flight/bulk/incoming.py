@@ -14,6 +14,7 @@ from typing import Any, Final
 from tickwheel.errors import ShuttingDown, TickwheelError
 from tickwheel_flight.bulk.room import Room
 from tickwheel_flight.snapshots import StoodStill
+from timerlog.files.paced_file import PacedFile
 
 MAX_PUTS: Final = 64
 """Files that come in at a time."""
@@ -47,6 +48,7 @@ class Incoming:
         except BaseException:
             os.close(self._folder)
             raise
+        self._paced = PacedFile(self._fd)
         room.enter(part)
         self._is_open = True
 
@@ -62,12 +64,10 @@ class Incoming:
 
     def write(self, chunk: Any) -> None:
         """Raises OSError, StagingFull, DiskFull, and what `check` raises."""
-        view = memoryview(chunk).cast("B")
         with self._lock:
             self.check()
-            self._room.take(self.part, len(view))
-            while view:
-                view = view[os.write(self._fd, view) :]
+            self._room.take(self.part, memoryview(chunk).nbytes)
+            self._paced.write(chunk)
 
     def sync(self) -> None:
         """To the disk. Raises the same."""

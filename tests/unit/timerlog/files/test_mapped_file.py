@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -146,25 +144,6 @@ def dirty_kib(address: int) -> int:
             break
     counts = (next(lines).split() for _ in range(16))
     return sum(int(words[1]) for words in counts if words[0] in ("Shared_Dirty:", "Private_Dirty:"))
-
-
-def is_memory(directory: Path) -> bool:
-    """Whether it lies on a file system without a disk, as /tmp does on some machines: pages stay dirty there."""
-    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
-    kinds = {Path(words[1]): words[2] for words in mounts}
-    kind = next(
-        (kinds[one] for one in (directory, *directory.parents) if one in kinds), ""
-    )  # none in a chroot
-    return kind in ("tmpfs", "ramfs")
-
-
-@pytest.fixture
-def on_disk() -> Iterator[Path]:
-    """A folder for temporary files that outlive a start of the machine: `tmp_path` may be in memory."""
-    with tempfile.TemporaryDirectory(prefix="tickwheel-", dir="/var/tmp") as name:
-        if is_memory(Path(name).resolve()):
-            pytest.skip("/var/tmp is in memory here, where nothing is ever written back")
-        yield Path(name)
 
 
 def test_what_is_dirty_is_written_back(on_disk: Path) -> None:

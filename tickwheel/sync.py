@@ -250,7 +250,7 @@ class Client:
         session = self._session
         if session is None or type(topic) is not str or not session.is_alone(topic):
             return None
-        message = self._client.single(body, **options)
+        message = self._client._single(body, **options)
         return None if message is None else session.send_alone(topic, message)
 
     def subscribe(

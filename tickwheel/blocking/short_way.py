@@ -43,7 +43,7 @@ class _Lone:
 
     __slots__ = ("call", "correlation", "flight", "is_handed_over", "link", "message", "topic_id", "wire")
 
-    def __init__(self, link: Link, wire: Wire, flight: SendFlight, message: Single, topic_id: int) -> None:
+    def __init__(self, *, link: Link, wire: Wire, flight: SendFlight, message: Single, topic_id: int) -> None:
         self.link = link
         self.wire = wire
         self.flight = flight
@@ -123,7 +123,7 @@ class ShortWaySession(BlockingSession):
         flight.cost_bytes += size_bytes
         flight.goes_alone()
         flight.done = self.waits.event()
-        return _Lone(link, wire, flight, message, topic_id)
+        return _Lone(link=link, wire=wire, flight=flight, message=message, topic_id=topic_id)
 
     def _is_answered(self, lone: _Lone) -> bool:
         """Writes it and waits. False: it is for the usual way, as far as it is now."""

@@ -390,7 +390,7 @@ class Client(
                 sending.stored(item)
             return item
 
-    def single(
+    def _single(
         self,
         body: Body,
         *,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.clients import both_ways
@@ -16,12 +18,16 @@ BOTH_WAYS = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All tests of a file go one way, and then all go the other one."""
     if metafunc.module.__name__.rpartition(".")[2] in BOTH_WAYS:
-        metafunc.parametrize("_way_of_sends", both_ways.WAYS, indirect=True)
+        metafunc.parametrize("way_of_sends", both_ways.WAYS, indirect=True, scope="module")
 
 
-@pytest.fixture(autouse=True)
-def _way_of_sends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way that sends of the blocking client go; where a test is not run twice, what is usual outside of tests."""
-    if hasattr(request, "param"):
-        both_ways.choose(request.param, monkeypatch)
+@pytest.fixture(scope="module", autouse=True)
+def way_of_sends(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How sends of the blocking client go; where tests are not run twice, as they go outside of tests. A broker of a
+    file asks for it, to be another one for each way."""
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(request, "param"):
+            both_ways.choose(request.param, patch)
+        yield

@@ -20,16 +20,7 @@ from tickwheel.errors import BadArgument
 from tickwheel.protocol.bodies.base import Request
 from tickwheel_broker.config.fields import FIELDS, PUSH_SECTION
 
-OWN_WAY = {
-    "subscribe_as",
-    "fetch_as",
-    "forget",
-    "manners",
-    "converse",
-    "security",
-    "connect_timeout_s",
-    "single",
-}
+OWN_WAY = {"subscribe_as", "fetch_as", "forget", "manners", "converse", "security", "connect_timeout_s"}
 """For the blocking client itself."""
 
 

@@ -105,7 +105,7 @@ class ShortWaySession(BlockingSession):
         link, wire = self._open
         if link.pending or link.refused or not link.ready or link.draining or link.scope.cancelled_caught:
             return None
-        if not wire.is_plain or wire.has_unwritten or not link.machine.is_between_frames:
+        if not wire.is_plain or wire.has_unwritten:
             return None
         now = self.waits.now()
         if now >= self._look_at or self._is_stale(now):

@@ -320,6 +320,7 @@ def test_a_socket_that_takes_nothing(written: list[bytes], monkeypatch: pytest.M
     with sends.server() as server, client_of(server.url, auto_key=False) as client:
         assert [client.send(TOPIC, b"%d" % number).id for number in range(3)] == [1, 2, 3]
         assert is_idle(client)
+        assert server.connections == 1
     assert [columns.bodies for _, _, columns in sends.seen] == [[b"0"], [b"1"], [b"2"]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from tests.unit.tickwheel.blocking.short_way_broker import (
     session_of,
 )
 from tickwheel.blocking import short_way
+from tickwheel.blocking.monitor import _LONGEST_SLEEP_S
 from tickwheel.blocking.short_way import ShortWaySession
 from tickwheel.errors import (
     ClientClosed,
@@ -81,7 +83,8 @@ def test_the_other_thread_goes_on_reading(written: list[bytes]) -> None:
         threads[0].join(PATIENCE_S)
         assert said == [2]
         answers[1]()
-        threads[1].join(PATIENCE_S)
+        threads[1].join(_LONGEST_SLEEP_S - 1.0)
+        assert not threads[1].is_alive(), "it woke up by itself"
         assert said == [2, 3]
         assert is_idle(client)
     assert written == [b"1"]
@@ -130,6 +133,33 @@ def test_closed_by_another_thread(written: list[bytes]) -> None:
         first.join(PATIENCE_S)
         assert [type(one) for one in said] == [ClientClosed]
     assert written == [b"1"]
+
+
+def test_closed_when_there_was_something_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of the connection's descriptor is another's by now: nothing is read from that."""
+    pairs: list[socket.socket] = []
+    with Sends().server() as server:
+        client = client_of(server.url).__enter__()
+        client.send(TOPIC, b"0")
+        descriptor = session_of(client).fileno()
+
+        def wait(*_: int) -> bool:
+            closing = threading.Thread(target=client.close)
+            closing.start()
+            closing.join(PATIENCE_S)
+            while descriptor not in [one.fileno() for one in pairs]:
+                pairs.extend(socket.socketpair())
+                pairs[-1].sendall(b"1")
+                pairs[-2].sendall(b"2")
+            return True
+
+        monkeypatch.setattr(_call, "wait", wait)
+        with pytest.raises(ClientClosed):
+            client.send(TOPIC, b"1")
+    for one in pairs:
+        one.setblocking(False)
+        assert len(one.recv(10)) == 1
+        one.close()
 
 
 def test_a_handler_of_a_signal_calls_meanwhile(written: list[bytes]) -> None:
@@ -190,6 +220,32 @@ def test_interrupted_while_it_waits(written: list[bytes]) -> None:
         assert is_idle(client)
         assert server.connections == 1
     assert [columns.bodies for _, _, columns in sends.seen] == [[b"0"], [b"1"], [b"2"]]
+
+
+@pytest.mark.usefixtures("default_handler")
+@pytest.mark.parametrize("is_written", [False, True])
+def test_interrupted_and_not_sent_again(monkeypatch: pytest.MonkeyPatch, is_written: bool) -> None:
+    """What was not written stays so; what was, is not repeated when the connection breaks, though it has a key."""
+    name = "wait" if is_written else "send"
+
+    def interrupts(*_: Any) -> bool:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    sends = Sends(lambda *_: None) if is_written else Sends()
+    with sends.server() as server, client_of(server.url) as client:
+        client.send(TOPIC, b"0")
+        monkeypatch.setattr(_call, name, interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            client.send(TOPIC, b"1", key="k")
+        if is_written:
+            until(lambda: len(sends.seen) == 2)
+            server._open[0].shutdown(socket.SHUT_RDWR)
+        client.send(TOPIC, b"2")
+        client.ping()
+        assert is_idle(client)
+    bodies = [columns.bodies[0] for _, _, columns in sends.seen]
+    assert bodies == ([b"0", b"1", b"2"] if is_written else [b"0", b"2"])
 
 
 PLACES: list[tuple[Any, str]] = [

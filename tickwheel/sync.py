@@ -21,24 +21,26 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
 
 from tickwheel.blocking.dial import Opening
 from tickwheel.blocking.interruptions import uninterrupted
 from tickwheel.blocking.message import Batch, Fetched, Message
 from tickwheel.blocking.session import BlockingSession
 from tickwheel.blocking.settling import Settling
+from tickwheel.blocking.short_way import ShortWaySession
 from tickwheel.blocking.subscription import Subscription
 from tickwheel.client import client as _client
 from tickwheel.client.admin.prepared import CHECKS_GROUP, decided
 from tickwheel.client.admin.transactions import Transaction as AsyncTransaction
 from tickwheel.client.admin.transactions import TransactionResult
 from tickwheel.client.checks import flag, known
-from tickwheel.client.columns import check_name
+from tickwheel.client.columns import Body, check_name
 from tickwheel.client.consumer.fetching import FetchOptions
 from tickwheel.client.consumer.holding import DEFAULT_MAX_HOLD_S
 from tickwheel.client.consumer.subscription import Start, SubscribeOptions
 from tickwheel.client.options import ClientOptions
+from tickwheel.client.results import SendResult
 from tickwheel.client.security import Security
 from tickwheel.client.times import Delay
 from tickwheel.client.url import Address, Urls
@@ -55,6 +57,10 @@ __all__ = ["Batch", "Client", "Fetched", "Message", "Prepared", "Subscription", 
 R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
+_GIVEN: Final = 2
+"""What a send is given by position: topic and body."""
+_OPTIONS_OF_SINGLES: Final = frozenset({"key", "deliver_at", "delay", "delay_ms"})
+"""Those with which a message may go by the short way."""
 
 
 def _blocking(
@@ -65,6 +71,24 @@ def _blocking(
     @wraps(function)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._call(function, self._client, *args, **kwargs)
+
+    return call
+
+
+def _sending(
+    function: Callable[Concatenate[_client.Client, P], Coroutine[Any, Any, SendResult]],
+) -> Callable[Concatenate[Client, P], SendResult]:
+    """As `_blocking`, by the short way where that is open."""
+    usual = _blocking(function)
+
+    @wraps(function)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> SendResult:
+        if len(args) == _GIVEN and kwargs.keys() <= _OPTIONS_OF_SINGLES:
+            short: Callable[..., SendResult | None] = self._send_alone
+            result = short(*args, **kwargs)
+            if result is not None:
+                return result
+        return usual(self, *args, **kwargs)
 
     return call
 
@@ -90,7 +114,7 @@ class Client:
         if options.get("dial") is not None:
             raise BadArgument("A blocking client opens its connections itself.", advice="Leave dial out.")
         self._client = _client.Client(url, **options)
-        self._session: BlockingSession | None = None
+        self._session: ShortWaySession | None = None
         self._subscriptions: set[Subscription] = set()
 
     @property
@@ -147,10 +171,10 @@ class Client:
     def _open(self, *, is_patient: bool) -> Client:
         if self._session is not None:
             return self
-        session: BlockingSession | None = None
+        session: ShortWaySession | None = None
         try:
             with uninterrupted():  # what has descriptors is either not there, or closed below
-                session = BlockingSession(
+                session = ShortWaySession(
                     dial=partial(_dial, self._client.security), **self._client.manners()
                 )
             self._client.converse(session)
@@ -220,6 +244,14 @@ class Client:
     def session(self) -> BlockingSession:
         """Its conversation, for an event loop that carries it on by itself. Raises ClientClosed, ClientForked."""
         return self._running
+
+    def _send_alone(self, topic: str, body: Body, **options: Any) -> SendResult | None:
+        """By the short way. None: that is not open, and nothing was done."""
+        session = self._session
+        if session is None or type(topic) is not str or not session.is_alone(topic):
+            return None
+        message = self._client._single(body, **options)
+        return None if message is None else session.send_alone(topic, message)
 
     def subscribe(
         self,
@@ -320,7 +352,7 @@ class Client:
     nack = _blocking(_client.Client.nack)
     extend = _blocking(_client.Client.extend)
     give_back = _blocking(_client.Client.give_back)
-    send = _blocking(_client.Client.send)
+    send = _sending(_client.Client.send)
     send_json = _blocking(_client.Client.send_json)
     send_http_task = _blocking(_client.Client.send_http_task)
     send_many = _blocking(_client.Client.send_many)

@@ -1,4 +1,5 @@
-"""The native extension: hot paths over buffers. It never allocates, never blocks and never calls back.
+"""The native extension: hot paths over buffers. It never allocates, never calls back, and blocks in a
+thread of its own or where it is asked to wait.
 
 ``lib`` and ``ffi`` are what cffi made of the headers in the folder above, which say what each function does;
 ``build.py`` beside them says how. This module only adds what more than one package needs.

@@ -2,6 +2,8 @@
 from typing import Any
 
 class _Lib:
+    TW_CALL_COLUMNS_BYTES: int
+    TW_CALL_ROOM_BYTES: int
     TW_FOREIGN: int
     TW_NEED_ORDERS: int
     TW_NEED_MORE_TIME: int
@@ -95,6 +97,21 @@ class _Lib:
     TW_LEAD_2_MS: int
     TW_WHEEL_DAMAGED: int
     TW_WHEEL_BAD_TIME: int
+    def tw_call_send(
+        self,
+        call: Any,
+        fd: int,
+        correlation: int,
+        columns: Any,
+        columns_bytes: int,
+        key: Any,
+        key_bytes: int,
+        body: Any,
+        body_bytes: int,
+        /,
+    ) -> int: ...
+    def tw_call_wait(self, fd: int, ear_fd: int, timeout_ms: int, /) -> int: ...
+    def tw_call_answer(self, call: Any, fd: int, correlation: int, /) -> int: ...
     def tw_crc32c(self, data: Any, bytes: int, seed: int, /) -> int: ...
     def tw_crc32c_table(self, data: Any, bytes: int, seed: int, /) -> int: ...
     def tw_crc32c_is_hardware(self, /) -> int: ...

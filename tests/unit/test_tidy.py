@@ -60,6 +60,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tickwheel_broker": {"timerlog", "tickwheel_native", "tickwheel.protocol"},
     "tickwheel.protocol": {"tickwheel_native"},
     "tickwheel": set(),
+    # A send that is alone is written and read in C.
+    "tickwheel.blocking.short_way": {"tickwheel", "tickwheel_native"},
     "tickwheel.__main__": {"tickwheel_cli"},
     "tickwheel._embedded": {"tickwheel", "tickwheel_broker"},
     "tickwheel.testing": {"tickwheel", "tickwheel_broker", "tickwheel_push"},

@@ -190,6 +190,25 @@ class Monitor:
             if self._reader is None:
                 self._wake_one()
 
+    @property
+    def is_read(self) -> bool:
+        """Whether a thread reads, for all."""
+        return self._reader is not None
+
+    def wait_alone(self, wait: Callable[[], T]) -> T:
+        """Waits as the thread that reads, but without the lock and without a call of `hold` around it: Ctrl-C comes at
+        its end. Not while another thread reads. With the lock."""
+        lock = self.lock
+        try:
+            self._reader = _Turn(threading.get_ident())
+            lock.release()
+            return wait()
+        finally:
+            self._reader = None
+            _regain(lock)
+            if self._reader is None:
+                self._wake_one()
+
     def rest(self, until: float) -> None:
         """Waits without the lock, in the place of reading."""
         assert self._reader is not None

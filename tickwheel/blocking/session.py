@@ -360,12 +360,16 @@ class BlockingSession(Conversation):
 
     def _write(self, link: Link, wire: Wire) -> None:
         wire.flush()
-        if self._outbox and self.waits.now() - self._seen_at > _STALE_S:
+        if self._outbox and self._is_stale(self.waits.now()):
             self._read(link, wire)
         while not wire.has_unwritten and (frames := self._take(link)):
             wire.write(frames[0] if len(frames) == 1 else b"".join(frames))
         if not self._has_unwritten():
             self._drained.set()
+
+    def _is_stale(self, now: float) -> bool:
+        """Whether the connection may have ended unseen, so that it is looked at before something is written."""
+        return now - self._seen_at > _STALE_S
 
     def _has_unwritten(self) -> bool:
         return bool(self._outbox) or (self._open is not None and self._open[1].has_unwritten)
@@ -395,15 +399,18 @@ class BlockingSession(Conversation):
         # What is read now has perhaps lain here since the last time.
         self._turned_at, self._seen_at = self._seen_at, self.waits.now()
         while (data := wire.read()) is not None:
-            if not data:
-                raise NotConnected("The broker has closed the connection.")
-            link.heard_at = self.waits.now()
-            for event in link.machine.receive_data(data):
-                self._handle(link, event)
-            if link.draining and not link.pending:
-                raise NotConnected("The broker is stopping.")
+            self._take_in(link, data)
             if not wire.may_have_more:
                 return
+
+    def _take_in(self, link: Link, data: bytes) -> None:
+        if not data:
+            raise NotConnected("The broker has closed the connection.")
+        link.heard_at = self.waits.now()
+        for event in link.machine.receive_data(data):
+            self._handle(link, event)
+        if link.draining and not link.pending:
+            raise NotConnected("The broker is stopping.")
 
     def _lose(self, link: Link, error: BaseException) -> None:
         link.break_with(explain_tls(error, self.nodes.current) or error)

@@ -28,6 +28,11 @@ class Wire:
         """Whether something waits for the socket."""
         return bool(self._unwritten)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether bytes go over the socket as they are."""
+        return self._tls is None
+
     def fileno(self) -> int:
         """Of the socket."""
         return self._sock.fileno()
@@ -46,6 +51,10 @@ class Wire:
             sent = self._send(data)
             if sent < len(data):
                 self._unwritten += memoryview(data)[sent:]
+
+    def keep(self, rest: bytes) -> None:
+        """The rest of what was begun by something else: it goes next."""
+        self._unwritten += rest
 
     def flush(self) -> None:
         """Writes what was kept, as far as the socket takes it. Raises OSError."""

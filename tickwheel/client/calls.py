@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tickwheel.client.results import Item, SendResults, check_send_ok
+from tickwheel.client.results import Item, SendResult, SendResults, check_send_ok
 from tickwheel.client.waiting.waits import Event
 from tickwheel.protocol.bodies.base import Request
 from tickwheel.protocol.bodies.requests import FRAME_TYPE_OF_REQUEST, decode_request, encode_body
@@ -438,6 +438,10 @@ class SendFlight(SendCall):
         self._count += len(messages.bodies)
         return index
 
+    def goes_alone(self) -> None:
+        """Its only message is written by something else than ``payload``, in the same bytes."""
+        self.open, self._kept = False, range(1)
+
     def give_up(self, *indexes: int) -> None:
         """These messages are not waited for any more: they are left out, if the frame was not made yet."""
         self._given_up.update(indexes)
@@ -504,4 +508,11 @@ class SendFlight(SendCall):
         item = self.results[index]
         if index in self._auto_keys and not isinstance(item, TickwheelError) and item.duplicate:
             return item._replace(duplicate=False)
+        return item
+
+    def stored(self, index: int) -> SendResult:
+        """The same of a message that is waited for by itself. Raises its error."""
+        item = self.result(index)
+        if isinstance(item, TickwheelError):
+            raise item
         return item

@@ -36,6 +36,7 @@ from tickwheel.client.columns import (
     Headers,
     KeyMaker,
     SendBatch,
+    Single,
     check_name,
     check_priority,
     checked_bodies,
@@ -69,7 +70,7 @@ from tickwheel.client.times import Delay, Delays, Milliseconds, Moment, Moments,
 from tickwheel.client.url import Nodes, Urls, default_url, on_host, parse_urls, shown_urls
 from tickwheel.client.waiting.backoff import Backoff
 from tickwheel.protocol.bodies.requests import Ping
-from tickwheel.protocol.errors import ClientClosed, TickwheelError
+from tickwheel.protocol.errors import ClientClosed
 from tickwheel.worker.handler import DEFAULT_CONCURRENCY, Function, Handler, Middleware, Options
 from tickwheel.worker.retry_policy import RetryPolicy
 from tickwheel.worker.worker import DRAIN, Worker
@@ -384,12 +385,31 @@ class Client(
                 relative=relative,
                 auto_key=auto_key,
             )
-            item = flight.result(index)
-            if isinstance(item, TickwheelError):
-                raise item
+            item = flight.stored(index)
             if sending is not None:
                 sending.stored(item)
             return item
+
+    def _single(
+        self,
+        body: Body,
+        *,
+        key: str | None = None,
+        deliver_at: Moment | None = None,
+        delay: Delay | None = None,
+        delay_ms: int | None = None,
+    ) -> Single | None:
+        """A message as ``send`` makes it of these, for twins of this client. None: ``send`` does more, such as a trace.
+        Raises ClientClosed, NotConnected, and what is wrong with the message."""
+        if self._producing is not None:
+            return None
+        limits = self._session.limits
+        time_ms, relative = one_time(deliver_at, delay, delay_ms)
+        encoded = encode_one_body(body, limits)
+        if key is not None:
+            return Single(encoded, encode_one_key(key, limits), time_ms, relative, has_auto_key=False)
+        own_key = self._keys.one() if self._auto_key else b""
+        return Single(encoded, own_key, time_ms, relative, has_auto_key=self._auto_key)
 
     async def send_http_task(
         self,

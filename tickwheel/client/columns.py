@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from operator import add
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -45,6 +45,17 @@ FRAME_BYTES_TARGET = 1024 * 1024
 encoded."""
 
 AUTO_KEY_PREFIX = "~"
+
+
+class Single(NamedTuple):
+    """A message that has a body, perhaps a key and a time, and nothing else, as it is written."""
+
+    body: bytes
+    key: bytes
+    """Empty: none."""
+    time_ms: int
+    is_relative: bool
+    has_auto_key: bool
 
 
 class KeyMaker:

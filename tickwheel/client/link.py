@@ -106,6 +106,10 @@ class Link:
         """Whether sends to the topic can be written at once."""
         return topic in self._topic_ids
 
+    def known_topic_id(self, topic: str) -> int | None:
+        """The number of a topic, if the server has told it."""
+        return self._topic_ids.get(topic)
+
     def topic_id(self, call: SendCall) -> int | None:
         """The number of the call's topic. None: the call was parked until the server has told."""
         topic_id = self._topic_ids.get(call.topic)

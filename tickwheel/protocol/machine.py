@@ -214,12 +214,26 @@ class ClientMachine(_Machine[ClientEvent]):
         self, frame_type: FrameType, payload: Buffer, identity: RequestIdentity | None = None
     ) -> tuple[int, bytes]:
         """``(correlation, frame)`` of a new request."""
-        correlation = self._free_correlation()
-        self._expected[correlation] = ANSWER_OF[frame_type]
+        correlation = self.expect(frame_type)
         if identity is None:
             return correlation, encode_frame(frame_type, correlation, payload)
         pieces = (identity.encode(), payload)
         return correlation, encode_frame(frame_type, correlation, pieces, identity.flags)
+
+    def expect(self, frame_type: FrameType) -> int:
+        """The correlation of a new request, whose frame is made elsewhere."""
+        correlation = self._free_correlation()
+        self._expected[correlation] = ANSWER_OF[frame_type]
+        return correlation
+
+    def withdraw(self, correlation: int) -> None:
+        """A request that was not written after all, or whose answer was read elsewhere."""
+        self._expected.pop(correlation, None)
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the next byte that comes begins a frame."""
+        return not self._reader.buffered_bytes
 
     def _free_correlation(self) -> int:
         correlation = self._last_correlation

@@ -20,6 +20,9 @@ from tickwheel.protocol.frames import Buffer
 from tickwheel.protocol.limits import DEFAULT_PRIORITY
 
 _SEND_HEAD: Final = struct.Struct("<IIIIq")
+_SINGLE: Final = struct.Struct("<IIIIqIH")
+_SINGLE_LATER: Final = struct.Struct("<IIIIqqIH")
+_KEY_SIZE_BYTES: Final = 2
 _SEND_OK_HEAD: Final = struct.Struct("<QII")
 _ACK_OK_HEAD: Final = struct.Struct("<II")
 _EXCEPTION: Final = struct.Struct("<IIQ")
@@ -161,6 +164,20 @@ def encode_send(topic_id: int, columns: SendColumns, *, tell_differences: bool =
     parts.extend(columns.order_keys or ())
     parts.extend(columns.bodies)
     return b"".join(parts)
+
+
+def single_send_columns(
+    topic_id: int, *, body_bytes: int, key_bytes: int, time_ms: int, relative: bool, tell_differences: bool
+) -> bytes:
+    """What stands before key and body in the SEND of a message with the topic's priority and nothing else, as
+    ``encode_send`` has it. ``key_bytes`` 0: it has no key; ``time_ms`` 0: no time."""
+    flags = _RELATIVE * relative | _KEYS * (key_bytes > 0) | _TELL_DIFFERENCES * tell_differences
+    if time_ms:
+        flags |= _DELIVER_AT
+        columns = _SINGLE_LATER.pack(topic_id, 1, flags, TOPIC_PRIORITY, 0, time_ms, body_bytes, key_bytes)
+    else:
+        columns = _SINGLE.pack(topic_id, 1, flags, TOPIC_PRIORITY, 0, body_bytes, key_bytes)
+    return columns if key_bytes else columns[:-_KEY_SIZE_BYTES]
 
 
 def retarget_send(payload: bytes, topic_id: int, *, tell_differences: bool = False) -> bytes:

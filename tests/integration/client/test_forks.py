@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationW
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
+def shared(way_of_sends: None) -> Iterator[TestBroker]:
     with broker() as one:
         yield one
 

@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(way_of_sends: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     with tickwheel.embedded(tmp_path_factory.mktemp("threads")) as running:
         yield running
 

@@ -36,7 +36,7 @@ PATIENCE_S = 10
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[TestBroker]:
+def shared(way_of_sends: None) -> Iterator[TestBroker]:
     with broker(ack_wait="1h") as one:
         yield one
 

@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 
 import tickwheel
+from tests.support.clients import both_ways
 from tickwheel import CancelResult, RescheduleResult, SendResult, sync
 from tickwheel.errors import ClientClosed, NaiveDatetime, NeverDelivered, NotConnected
 
 PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True, params=both_ways.WAYS)
+def _way_of_sends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_ways.choose(request.param, monkeypatch)
 
 
 @pytest.fixture

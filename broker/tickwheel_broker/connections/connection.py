@@ -203,9 +203,8 @@ class Connection:
 
     def _may_keep_subscriptions(self) -> bool:
         rights = self.rights
-        takers: list[Taker] = [*self.subscriptions.values(), *self.fetches.values()]
         return rights is None or all(
-            rights.identity.may(CONSUME, rights.topic_of_group(taker.group_id)) for taker in takers
+            rights.identity.may(CONSUME, rights.topic_of_group(taker.group_id)) for taker in self._takers()
         )
 
     def tell_of(self, request: Request) -> None:
@@ -342,7 +341,10 @@ class Connection:
     def _heard(self) -> None:
         """It runs again, or has answered: what it was not given meanwhile, it may be given now."""
         if self.pulse.heard():
-            self._parts.probing.readmit(self.pulse, [*self.subscriptions.values(), *self.fetches.values()])
+            self._parts.probing.readmit(self.pulse, self._takers)
+
+    def _takers(self) -> list[Taker]:
+        return [*self.subscriptions.values(), *self.fetches.values()]
 
     async def _take_room(self) -> None:
         """Before a buffer grows to take a large frame, there must be room for it; afterwards it is given back."""

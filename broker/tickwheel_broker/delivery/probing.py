@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -46,7 +46,7 @@ class Probing:
         self._watched: dict[Taker, None] = {}
         self._still: list[Fetching] = []
         """Answered fetches whose clients stood still when they were looked at."""
-        self._returning: deque[tuple[float, Pulse, Sequence[Taker]]] = deque()
+        self._returning: deque[tuple[float, Pulse, Callable[[], Iterable[Taker]]]] = deque()
         """Who stood still and is given messages again at a time, on trio's clock."""
         self._bell = Bell()
         self._next_s = math.inf
@@ -62,16 +62,17 @@ class Probing:
             if _looks_every_s(self._lease_s(taker)) < self._next_s:
                 self._bell.ring()
 
-    def readmit(self, pulse: Pulse, takers: Sequence[Taker]) -> None:
-        """A client was heard again: give these what they were not given meanwhile. Who stood still has a moment to say
-        what it has done: an ack counts until its message is given out again."""
+    def readmit(self, pulse: Pulse, takers: Callable[[], Iterable[Taker]]) -> None:
+        """A client was heard again: give its ``takers`` what they were not given meanwhile. Who stood still has a
+        moment to say what it has done: an ack counts until its message is given out again. Takers that come in this
+        moment are given nothing either, so all are asked for at its end."""
         if not pulse.is_missed:
-            self._wake(takers)
+            self._wake(takers())
         else:
             self._returning.append((trio.current_time() + _RETURNS_S, pulse, takers))
             self._bell.ring()
 
-    def _wake(self, takers: Sequence[Taker]) -> None:
+    def _wake(self, takers: Iterable[Taker]) -> None:
         for taker in takers:
             self._delivery.wake(taker.group_ids)
 
@@ -105,7 +106,7 @@ class Probing:
             self._returning.popleft()
             if not pulse.is_awaited:  # else it has let another lease end since
                 pulse.is_missed = False
-                self._wake(takers)
+                self._wake(takers())
         return math.inf
 
     async def _look(self) -> float:

@@ -125,6 +125,32 @@ async def test_who_runs_again_is_given_messages_again(tmp_path: Path, autojump_c
         nursery.cancel_scope.cancel()
 
 
+async def test_who_comes_while_its_client_comes_back_is_given_messages(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    """A subscription and a fetch of a client that has a moment to say what it did while it stood still."""
+    async with (
+        broker_in_time(tmp_path, **SETTINGS) as there,
+        there.client() as client,
+        consumers(there, 1, max_hold=NO_RENEWAL) as (one,),
+    ):
+        for topic in "tuv":
+            await client.send(topic, topic.encode())
+        assert await one.subscription.receive() is not None
+        one.connection.stop()
+        await trio.sleep(2 * LEASE_S)
+        one.connection.go_on()
+        async with one.client.subscribe("u") as later:
+            found = await later.receive(LEASE_S)
+            assert found is not None
+            assert found.body == b"u"
+        one.connection.stop()
+        await client.send("t", b"again")
+        await trio.sleep(2 * LEASE_S)
+        one.connection.go_on()
+        assert [each.body for each in await one.client.fetch("v", wait=timedelta(seconds=LEASE_S))] == [b"v"]
+
+
 async def test_who_runs_again_has_a_moment_to_ack(tmp_path: Path, autojump_clock: Any) -> None:
     """What it did before it stood still is not given out again meanwhile, to it or to another."""
     async with (

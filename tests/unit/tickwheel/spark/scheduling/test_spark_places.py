@@ -123,7 +123,10 @@ def test_the_disk_of_a_worker_is_full(store: Store, work: Work, local: Path) -> 
         raise OSError(errno.ENOSPC, "no space")
 
     task = Task(work, StoreBroker(store), attempt=7, partition=0)
-    with mock.patch("timerlog.bulk.write._write_all", full), pytest.raises(ScheduleFailed) as caught:
+    with (
+        mock.patch("timerlog.files.paced_file.PacedFile.write", full),
+        pytest.raises(ScheduleFailed) as caught,
+    ):
         task.run(batches(rows(1_000)))
     assert caught.value.code == "disk_full"
     assert str(local) in caught.value.message
